@@ -1,0 +1,14 @@
+//! Kubernetes API machinery as pure functions over JSON values.
+//!
+//! Everything that an API server decides about an object — is it well formed, which defaults does it
+//! get, what does a patch make of it, who owns which field, how is it printed — lives here and takes
+//! values and returns values. There is no clock, no socket and no store; `tether-apiserver` brings those.
+//!
+//! Built-in kinds and custom resources share one path: both are described by a [`schema::Schema`], and
+//! schema-driven code never asks which of the two it has in hand. What is particular to a built-in kind
+//! (its defaults, what may change on update, how it prints) is a strategy in [`kinds`].
+
+pub mod field;
+pub mod kinds;
+pub mod schema;
+pub mod status;

@@ -1,0 +1,2 @@
+//! tether
+fn main() {}

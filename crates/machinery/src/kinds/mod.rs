@@ -1,1 +1,254 @@
-//! What is particular to each built-in kind: defaults, what may change, how it prints.
+//! What is particular to each built-in kind: defaults, what may change, what is refused.
+//!
+//! [`ALL`] is the table of what the server serves; a [`Kind`] names the resource and carries its
+//! [`Strategy`]. The request path calls, in this order:
+//!
+//! ```text
+//! create   default → admit_create → (webhooks) → default → prepare_create → validate_create
+//! update   default → admit_update → (webhooks) → default → prepare_update → validate_update
+//! status   default →                (webhooks) → default → prepare_status → validate_status
+//! ```
+//!
+//! All functions take the object as the client sees it at this group and version. A kind that is stored
+//! under another one's shape (events) has a [`Face`] to go to and fro.
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::field::FieldError;
+
+pub(crate) mod edit;
+mod registry;
+
+pub mod configmap;
+pub mod namespace;
+pub mod node;
+pub mod pod;
+pub mod secret;
+
+pub use registry::ALL;
+
+/// A built-in kind: how it is named, where it lives, what it does.
+#[derive(Debug)]
+pub struct Kind {
+    /// API group, "" for core.
+    pub group: &'static str,
+    pub version: &'static str,
+    pub kind: &'static str,
+    /// Kind of a list, "" where there is none.
+    pub list_kind: &'static str,
+    pub plural: &'static str,
+    pub singular: &'static str,
+    pub short_names: &'static [&'static str],
+    pub categories: &'static [&'static str],
+    pub namespaced: bool,
+    /// Verbs in the order that discovery lists them. Only `create`: a review, answered and not stored.
+    pub verbs: &'static [&'static str],
+    pub subresources: &'static [Subresource],
+    /// Field labels besides `metadata.name` and `metadata.namespace`; see [`Kind::field`].
+    pub selectable: &'static [&'static str],
+    /// Whether PUT to a name that does not exist creates it.
+    pub create_on_update: bool,
+    /// Whether PUT without a resourceVersion overwrites.
+    pub unconditional_update: bool,
+    /// Whether deletion may wait for dependents and finalizers of the garbage collector.
+    pub garbage_collected: bool,
+    /// How it is stored, where that is not its own shape.
+    pub face: Option<Face>,
+    pub strategy: Strategy,
+}
+
+/// A subresource as discovery lists it.
+#[derive(Clone, Copy, Debug)]
+pub struct Subresource {
+    pub name: &'static str,
+    /// Group, version and kind of the body; empty group and version mean those of the resource.
+    pub group: &'static str,
+    pub version: &'static str,
+    pub kind: &'static str,
+    pub verbs: &'static [&'static str],
+}
+
+/// The two conversions of a kind that shares another one's storage.
+#[derive(Clone, Copy, Debug)]
+pub struct Face {
+    /// Group and plural under which objects are stored.
+    pub stored_group: &'static str,
+    pub stored_plural: &'static str,
+    pub to_stored: fn(&mut Value),
+    pub from_stored: fn(&mut Value),
+}
+
+/// The functions of a kind. [`Strategy::PLAIN`] has no defaults, no status and checks metadata only.
+#[derive(Clone, Copy, Debug)]
+pub struct Strategy {
+    /// Defaults of decoding, on every write.
+    pub default: fn(&mut Value),
+    /// What the admission plugins of a stock server add on create, as far as no other object is needed.
+    pub admit_create: fn(&mut Value),
+    /// The same for updates.
+    pub admit_update: fn(&mut Value),
+    /// Clears and sets what a client may not choose at creation.
+    pub prepare_create: fn(&mut Value, Timestamp),
+    /// Puts back what an update of the main resource may not touch; bumps the generation.
+    pub prepare_update: fn(&mut Value, &Value),
+    /// Puts back what an update of `status` may not touch. `None`: there is no status subresource.
+    pub prepare_status: Option<fn(&mut Value, &Value, Timestamp)>,
+    pub validate_create: fn(&Value) -> Vec<FieldError>,
+    /// New, old.
+    pub validate_update: fn(&Value, &Value) -> Vec<FieldError>,
+    /// New, old.
+    pub validate_status: fn(&Value, &Value) -> Vec<FieldError>,
+    /// The rule for `metadata.name`.
+    pub name: NameRule,
+}
+
+/// Which strings may name an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NameRule {
+    /// DNS-1123 subdomain: most kinds.
+    Subdomain,
+    /// DNS-1123 label: namespaces.
+    Label,
+    /// Anything that fits into a URL path segment: RBAC.
+    PathSegment,
+}
+
+impl Strategy {
+    /// Nothing special.
+    pub const PLAIN: Self = Self {
+        default: |_| {},
+        admit_create: |_| {},
+        admit_update: |_| {},
+        prepare_create: |_, _| {},
+        prepare_update: |_, _| {},
+        prepare_status: None,
+        validate_create: |_| Vec::new(),
+        validate_update: |_, _| Vec::new(),
+        validate_status: |_, _| Vec::new(),
+        name: NameRule::Subdomain,
+    };
+}
+
+impl Kind {
+    /// `v1`, `storage.k8s.io/v1`.
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() { self.version.to_owned() } else { format!("{}/{}", self.group, self.version) }
+    }
+
+    /// Whether objects of this kind are kept; reviews are answered and forgotten.
+    pub fn stored(&self) -> bool {
+        self.verbs.contains(&"get")
+    }
+
+    pub fn subresource(&self, name: &str) -> Option<&'static Subresource> {
+        self.subresources.iter().find(|s| s.name == name)
+    }
+
+    /// The name under which the store keeps objects: `pods`, `leases.coordination.k8s.io`.
+    pub fn storage_resource(&self) -> String {
+        let (group, plural) = self.face.map_or((self.group, self.plural), |f| (f.stored_group, f.stored_plural));
+        if group.is_empty() { plural.to_owned() } else { format!("{plural}.{group}") }
+    }
+
+    /// Readies a new object: generic metadata first, then the kind's own rules.
+    pub fn prepare_create(&self, object: &mut Value, now: Timestamp) {
+        for field in ["deletionTimestamp", "deletionGracePeriodSeconds"] {
+            edit::set_in(object, "metadata", field, Value::Null);
+        }
+        (self.strategy.prepare_create)(object, now);
+    }
+
+    /// Readies an update of the main resource. Whatever generation the client sent, the old one counts.
+    pub fn prepare_update(&self, new: &mut Value, old: &Value) {
+        keep_generation(new, old);
+        (self.strategy.prepare_update)(new, old);
+    }
+
+    /// Readies an update of `status`; false if the kind has no such subresource.
+    pub fn prepare_status(&self, new: &mut Value, old: &Value, now: Timestamp) -> bool {
+        keep_generation(new, old);
+        match self.strategy.prepare_status {
+            Some(prepare) => {
+                prepare(new, old, now);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The value of a field label for selectors; `None` if the label is not supported.
+    pub fn field(&self, object: &Value, label: &str) -> Option<String> {
+        let known = label == "metadata.name"
+            || (label == "metadata.namespace" && self.namespaced)
+            || self.selectable.contains(&label);
+        known.then(|| registry::field_value(self, object, label))
+    }
+}
+
+fn keep_generation(new: &mut Value, old: &Value) {
+    let generation = old.pointer("/metadata/generation").cloned().unwrap_or_default();
+    edit::set_in(new, "metadata", "generation", generation);
+}
+
+/// The built-in kind that is served at `/apis/{group}/{version}/{plural}`.
+pub fn by_plural(group: &str, version: &str, plural: &str) -> Option<&'static Kind> {
+    ALL.iter().find(|k| k.group == group && k.version == version && k.plural == plural)
+}
+
+/// The built-in kind with this `apiVersion` and `kind`.
+pub fn by_kind(group: &str, version: &str, kind: &str) -> Option<&'static Kind> {
+    ALL.iter().find(|k| k.group == group && k.version == version && k.kind == kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn every_kind_is_found_by_plural_and_by_kind() {
+        let mut seen = BTreeSet::new();
+        for kind in ALL {
+            assert!(seen.insert((kind.group, kind.version, kind.plural)), "{} twice", kind.plural);
+            assert!(std::ptr::eq(by_plural(kind.group, kind.version, kind.plural).unwrap(), kind));
+            assert!(std::ptr::eq(by_kind(kind.group, kind.version, kind.kind).unwrap(), kind));
+            assert_eq!(kind.subresource("status").is_some(), kind.strategy.prepare_status.is_some(), "{}", kind.kind);
+        }
+    }
+
+    #[test]
+    fn both_event_faces_share_one_storage() {
+        let core = by_plural("", "v1", "events").unwrap();
+        let new = by_plural("events.k8s.io", "v1", "events").unwrap();
+        assert_eq!(core.storage_resource(), new.storage_resource());
+    }
+
+    #[test]
+    fn a_client_does_not_choose_the_generation() {
+        let pods = by_plural("", "v1", "pods").unwrap();
+        let old = json!({"metadata": {"generation": 3}, "spec": {"nodeName": "a"}});
+        let mut new = json!({"metadata": {"generation": 9}, "spec": {"nodeName": "a"}});
+        pods.prepare_update(&mut new, &old);
+        assert_eq!(new["metadata"]["generation"], 3);
+        new["spec"]["nodeName"] = "b".into();
+        pods.prepare_update(&mut new, &old);
+        assert_eq!(new["metadata"]["generation"], 4);
+    }
+
+    #[test]
+    fn field_labels_read_as_selectors_compare_them() {
+        let pods = by_plural("", "v1", "pods").unwrap();
+        let pod = json!({"metadata": {"name": "web", "namespace": "a"}, "spec": {"nodeName": "n1"}});
+        assert_eq!(pods.field(&pod, "spec.nodeName").as_deref(), Some("n1"));
+        assert_eq!(pods.field(&pod, "spec.hostNetwork").as_deref(), Some("false"));
+        assert_eq!(pods.field(&pod, "status.phase").as_deref(), Some(""));
+        assert_eq!(pods.field(&pod, "metadata.namespace").as_deref(), Some("a"));
+        assert_eq!(pods.field(&pod, "spec.volumes"), None);
+        let nodes = by_plural("", "v1", "nodes").unwrap();
+        assert_eq!(nodes.field(&pod, "metadata.namespace"), None);
+    }
+}

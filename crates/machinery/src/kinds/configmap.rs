@@ -1,0 +1,5 @@
+//! ConfigMaps.
+
+use super::Strategy;
+
+pub(super) const STRATEGY: Strategy = Strategy { ..Strategy::PLAIN };

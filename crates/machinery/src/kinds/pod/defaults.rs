@@ -1,0 +1,249 @@
+//! The defaults of a pod, and what admission adds to it.
+
+use serde_json::{Map, Value, json};
+
+use super::super::edit::{child, entries, fill, fill_zero, flag, integer, items, items_mut, set, set_in, text};
+
+/// Seconds that a pod stays on a node which is not ready or not reachable, unless it says otherwise.
+const NODE_PROBLEM_TOLERATION_SECONDS: i64 = 300;
+/// Mode of projected files, 0644.
+const FILE_MODE: i64 = 0o644;
+/// Lifetime of a projected token.
+const TOKEN_SECONDS: i64 = 3600;
+
+const CONTAINER_LISTS: [&str; 3] = ["/spec/containers", "/spec/initContainers", "/spec/ephemeralContainers"];
+
+/// Defaults of decoding.
+pub(super) fn default(pod: &mut Value) {
+    if integer(pod, "/spec/terminationGracePeriodSeconds").is_some_and(|s| s < 0) {
+        set_in(pod, "spec", "terminationGracePeriodSeconds", 1.into());
+    }
+    for list in ["/spec/containers", "/spec/initContainers"] {
+        items_mut(pod, list).iter_mut().for_each(requests_from_limits);
+    }
+    if flag(pod, "/spec/hostNetwork") {
+        for list in ["/spec/containers", "/spec/initContainers"] {
+            items_mut(pod, list).iter_mut().for_each(host_ports);
+        }
+    }
+    if let Some(spec) = child(pod, "spec") {
+        default_spec(spec);
+    }
+    items_mut(pod, "/spec/volumes").iter_mut().for_each(default_volume);
+    for list in CONTAINER_LISTS {
+        items_mut(pod, list).iter_mut().for_each(default_container);
+    }
+    default_status(pod);
+}
+
+fn default_spec(spec: &mut Map<String, Value>) {
+    let account = [spec.get("serviceAccountName"), spec.get("serviceAccount")]
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .find(|name| !name.is_empty())
+        .map(str::to_owned);
+    if let Some(account) = account {
+        spec.insert("serviceAccountName".to_owned(), account.clone().into());
+        spec.insert("serviceAccount".to_owned(), account.into());
+    }
+    fill(spec, "enableServiceLinks", true);
+    fill_zero(spec, "dnsPolicy", "ClusterFirst");
+    fill_zero(spec, "restartPolicy", "Always");
+    fill(spec, "securityContext", json!({}));
+    fill(spec, "terminationGracePeriodSeconds", 30);
+    fill_zero(spec, "schedulerName", "default-scheduler");
+}
+
+/// A limit without a request is a request as well.
+fn requests_from_limits(container: &mut Value) {
+    let limits: Vec<(String, Value)> =
+        entries(container, "/resources/limits").map(|(k, v)| (k.clone(), v.clone())).collect();
+    if let Some(resources) = container.get_mut("resources")
+        && !limits.is_empty()
+        && let Some(requests) = child(resources, "requests")
+    {
+        for (name, quantity) in limits {
+            requests.entry(name).or_insert(quantity);
+        }
+    }
+}
+
+/// On the host's network a container's port is the host's port.
+fn host_ports(container: &mut Value) {
+    for port in items_mut(container, "/ports") {
+        let number = port.get("containerPort").cloned().unwrap_or_default();
+        if let Some(port) = port.as_object_mut()
+            && !number.is_null()
+        {
+            fill_zero(port, "hostPort", number);
+        }
+    }
+}
+
+fn default_container(container: &mut Value) {
+    let pull = pull_policy(text(container, "/image"));
+    if let Some(container) = container.as_object_mut() {
+        fill_zero(container, "imagePullPolicy", pull);
+        fill_zero(container, "terminationMessagePath", "/dev/termination-log");
+        fill_zero(container, "terminationMessagePolicy", "File");
+        fill(container, "resources", json!({}));
+    }
+    for port in items_mut(container, "/ports").iter_mut().filter_map(Value::as_object_mut) {
+        fill_zero(port, "protocol", "TCP");
+    }
+    for env in items_mut(container, "/env") {
+        default_field_ref(env.pointer_mut("/valueFrom/fieldRef"));
+        if let Some(file) = env.pointer_mut("/valueFrom/fileKeyRef").and_then(Value::as_object_mut) {
+            fill(file, "optional", false);
+        }
+    }
+    for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
+        if let Some(probe) = container.get_mut(probe) {
+            default_probe(probe);
+        }
+    }
+    for hook in ["/lifecycle/postStart/httpGet", "/lifecycle/preStop/httpGet"] {
+        default_http_get(container.pointer_mut(hook));
+    }
+}
+
+/// `Always` for the tag `latest`, spelled out or implied; a digest names one image for good.
+pub(super) fn pull_policy(image: &str) -> &'static str {
+    let name = image.rsplit('/').next().unwrap_or_default();
+    let tagged = match name.split_once('@') {
+        Some((name, _digest)) => name.split_once(':').is_some_and(|(_, tag)| tag == "latest"),
+        None => name.split_once(':').is_none_or(|(_, tag)| tag == "latest"),
+    };
+    if tagged && !image.is_empty() { "Always" } else { "IfNotPresent" }
+}
+
+fn default_probe(probe: &mut Value) {
+    if let Some(probe) = probe.as_object_mut() {
+        fill_zero(probe, "timeoutSeconds", 1);
+        fill_zero(probe, "periodSeconds", 10);
+        fill_zero(probe, "successThreshold", 1);
+        fill_zero(probe, "failureThreshold", 3);
+    }
+    default_http_get(probe.pointer_mut("/httpGet"));
+    if let Some(grpc) = probe.get_mut("grpc").and_then(Value::as_object_mut) {
+        fill(grpc, "service", "");
+    }
+}
+
+fn default_http_get(action: Option<&mut Value>) {
+    if let Some(action) = action.and_then(Value::as_object_mut) {
+        fill_zero(action, "path", "/");
+        fill_zero(action, "scheme", "HTTP");
+    }
+}
+
+fn default_field_ref(selector: Option<&mut Value>) {
+    if let Some(selector) = selector.and_then(Value::as_object_mut) {
+        fill_zero(selector, "apiVersion", "v1");
+    }
+}
+
+/// Plain fields of volume sources that have a constant default.
+const SOURCE_DEFAULTS: &[(&str, &str, &str)] = &[
+    ("iscsi", "iscsiInterface", "default"),
+    ("rbd", "pool", "rbd"),
+    ("rbd", "user", "admin"),
+    ("rbd", "keyring", "/etc/ceph/keyring"),
+    ("azureDisk", "cachingMode", "ReadWrite"),
+    ("azureDisk", "fsType", "ext4"),
+    ("azureDisk", "kind", "Shared"),
+    ("scaleIO", "storageMode", "ThinProvisioned"),
+    ("scaleIO", "fsType", "xfs"),
+];
+
+/// Defaults that the sources of pod volumes and of persistent volumes share.
+pub(in super::super) fn default_source(source: &mut Value) {
+    for (name, field, default) in SOURCE_DEFAULTS {
+        if let Some(map) = source.get_mut(*name).and_then(Value::as_object_mut) {
+            fill_zero(map, field, *default);
+        }
+    }
+    if let Some(disk) = source.get_mut("azureDisk").and_then(Value::as_object_mut) {
+        fill(disk, "readOnly", false);
+    }
+    if let Some(path) = source.get_mut("hostPath").and_then(Value::as_object_mut) {
+        fill(path, "type", "");
+    }
+}
+
+fn default_volume(volume: &mut Value) {
+    let sourceless = volume.as_object().is_some_and(|v| v.iter().all(|(k, v)| k == "name" || v.is_null()));
+    if sourceless {
+        set(volume, "emptyDir", json!({}));
+    }
+    default_source(volume);
+    for source in ["secret", "configMap", "downwardAPI", "projected"] {
+        if let Some(source) = volume.get_mut(source).and_then(Value::as_object_mut) {
+            fill(source, "defaultMode", FILE_MODE);
+        }
+    }
+    for item in items_mut(volume, "/downwardAPI/items") {
+        default_field_ref(item.get_mut("fieldRef"));
+    }
+    for source in items_mut(volume, "/projected/sources") {
+        for item in items_mut(source, "/downwardAPI/items") {
+            default_field_ref(item.get_mut("fieldRef"));
+        }
+        if let Some(token) = source.get_mut("serviceAccountToken").and_then(Value::as_object_mut) {
+            fill(token, "expirationSeconds", TOKEN_SECONDS);
+        }
+    }
+    let pull = pull_policy(text(volume, "/image/reference"));
+    if let Some(image) = volume.get_mut("image").and_then(Value::as_object_mut) {
+        fill_zero(image, "pullPolicy", pull);
+    }
+    if let Some(spec) = volume.pointer_mut("/ephemeral/volumeClaimTemplate/spec").and_then(Value::as_object_mut) {
+        fill(spec, "volumeMode", "Filesystem");
+    }
+}
+
+/// Keeps the single address and the list of addresses in step; the single one wins.
+fn default_status(pod: &mut Value) {
+    let ip = text(pod, "/status/podIP").to_owned();
+    let first = text(pod, "/status/podIPs/0/ip").to_owned();
+    if !ip.is_empty() && ip != first {
+        set_in(pod, "status", "podIPs", json!([{"ip": ip}]));
+    } else if ip.is_empty() && !first.is_empty() {
+        set_in(pod, "status", "podIP", first.into());
+    }
+}
+
+/// What the stock admission plugins add to a new pod: a service account, a priority, tolerations.
+pub(super) fn admit(pod: &mut Value) {
+    if let Some(spec) = child(pod, "spec") {
+        fill_zero(spec, "serviceAccountName", "default");
+        if let Some(account) = spec.get("serviceAccountName").cloned() {
+            spec.insert("serviceAccount".to_owned(), account);
+        }
+        fill(spec, "priority", 0);
+        fill(spec, "preemptionPolicy", "PreemptLowerPriority");
+    }
+    add_tolerations(pod);
+}
+
+/// Without a word about it, a pod leaves a node that is not ready or not reachable after five minutes.
+pub(super) fn add_tolerations(pod: &mut Value) {
+    for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
+        let tolerated = items(pod, "/spec/tolerations").iter().any(|t| {
+            matches!(text(t, "/effect"), "" | "NoExecute") && (text(t, "/key") == key || text(t, "/key").is_empty())
+        });
+        if tolerated {
+            continue;
+        }
+        if let Some(spec) = child(pod, "spec") {
+            fill_zero(spec, "tolerations", json!([]));
+            if let Some(list) = spec.get_mut("tolerations").and_then(Value::as_array_mut) {
+                list.push(json!({
+                    "key": key, "operator": "Exists", "effect": "NoExecute",
+                    "tolerationSeconds": NODE_PROBLEM_TOLERATION_SECONDS,
+                }));
+            }
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Where the store's one file lives: how it is opened, and how a new one appears under its name only when complete.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::ops::Bound;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use redb::backends::FileBackend;
+use redb::{BackendError, StorageBackend};
+
+/// Something that holds one store.
+pub trait Medium: Send + Sync + 'static {
+    /// How messages call it.
+    fn name(&self) -> String;
+
+    /// What is there; `None` if nothing was ever published. Called again after a failure, when the earlier backend
+    /// has been dropped.
+    fn open(&self) -> io::Result<Option<Box<dyn StorageBackend>>>;
+
+    /// An empty place for a new store, which does not have its name yet.
+    fn create(&self) -> io::Result<Box<dyn StorageBackend>>;
+
+    /// Gives what was created its name, durably; `false` if another process was first.
+    fn publish(&self) -> io::Result<bool>;
+
+    /// Makes the next reads come from the disk. After a failed fsync the page cache may hold, as clean, what never
+    /// reached the disk.
+    fn forget_cached(&self);
+}
+
+/// A file in a directory.
+pub(super) struct FileMedium {
+    path: PathBuf,
+    /// Where a new store is built. The name is unique, so that no two processes ever build in the same file.
+    staging: PathBuf,
+}
+
+/// Ends the name of a store under construction.
+const STAGING_SUFFIX: &str = ".new";
+
+impl FileMedium {
+    pub(super) fn new(path: &Path) -> Self {
+        let mut staging = path.as_os_str().to_owned();
+        staging.push(format!(".{}{STAGING_SUFFIX}", uuid::Uuid::new_v4().simple()));
+        Self { path: path.to_owned(), staging: staging.into() }
+    }
+
+    fn directory(&self) -> &Path {
+        match self.path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        }
+    }
+
+    /// Removes what crashed creations left. Safe at any time: a creation that loses its file this way was going to
+    /// find that the store exists.
+    fn sweep(&self) {
+        let Some(name) = self.path.file_name().and_then(|name| name.to_str()) else { return };
+        let prefix = format!("{name}.");
+        for entry in fs::read_dir(self.directory()).into_iter().flatten().flatten() {
+            let left_over = entry.file_name().to_str().is_some_and(|other| {
+                other.strip_prefix(&prefix).and_then(|rest| rest.strip_suffix(STAGING_SUFFIX)).is_some_and(is_unique)
+            });
+            if left_over {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+    }
+}
+
+fn is_unique(part: &str) -> bool {
+    part.len() == 32 && part.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+fn backend(file: File) -> io::Result<Box<dyn StorageBackend>> {
+    Ok(Box::new(FileBackend::new(file).map_err(io::Error::other)?))
+}
+
+impl Medium for FileMedium {
+    fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn open(&self) -> io::Result<Option<Box<dyn StorageBackend>>> {
+        match OpenOptions::new().read(true).write(true).open(&self.path) {
+            Ok(file) => {
+                self.sweep();
+                backend(file).map(Some)
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn create(&self) -> io::Result<Box<dyn StorageBackend>> {
+        // The store holds Secrets: it is its owner's only.
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&self.staging)?;
+        backend(file)
+    }
+
+    fn publish(&self) -> io::Result<bool> {
+        // A link, unlike a rename, never replaces what is there already.
+        let linked = fs::hard_link(&self.staging, &self.path);
+        let _ = fs::remove_file(&self.staging);
+        match linked {
+            Ok(()) => File::open(self.directory())?.sync_all().map(|()| true),
+            // Swept away by the process that was first.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && self.path.exists() => Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn forget_cached(&self) {
+        if let Ok(file) = File::open(&self.path) {
+            let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
+        }
+    }
+}
+
+/// Lets redb, which wants a type, take any backend.
+#[derive(Debug)]
+pub(super) struct AnyBackend(pub(super) Box<dyn StorageBackend>);
+
+impl StorageBackend for AnyBackend {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.read(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.write(offset, data)
+    }
+
+    fn close(&self) -> io::Result<()> {
+        self.0.close()
+    }
+
+    fn try_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        self.0.try_lock_range(start, end)
+    }
+
+    fn try_lock_shared_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        self.0.try_lock_shared_range(start, end)
+    }
+
+    fn lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.0.lock_range(start, end)
+    }
+
+    fn lock_shared_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.0.lock_shared_range(start, end)
+    }
+
+    fn unlock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.0.unlock_range(start, end)
+    }
+
+    fn query_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        self.0.query_lock_range(start, end)
+    }
+}

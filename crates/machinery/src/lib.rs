@@ -10,5 +10,10 @@
 
 pub mod field;
 pub mod kinds;
+pub mod meta;
+pub mod names;
+pub mod patch;
+pub mod quantity;
 pub mod schema;
+pub mod selector;
 pub mod status;

@@ -17,3 +17,4 @@ pub mod quantity;
 pub mod schema;
 pub mod selector;
 pub mod status;
+pub mod table;

@@ -107,7 +107,7 @@ fn a_pod_that_is_being_deleted_says_so() {
 #[test]
 fn wide_columns_of_pods() {
     let mut pod = pod(
-        json!({"phase": "Running", "podIPs": [{"ip": "10.0.0.9"}], "conditions": [{"type": "a", "status": "True"}]}),
+        &json!({"phase": "Running", "podIPs": [{"ip": "10.0.0.9"}], "conditions": [{"type": "a", "status": "True"}]}),
     );
     pod["spec"]["readinessGates"] = json!([{"conditionType": "a"}, {"conditionType": "b"}]);
     assert_eq!(line("", "pods", &pod), "web|0/2|Running|0|45s|10.0.0.9|node-a|<none>|1/2");

@@ -62,10 +62,10 @@ impl ApiError {
     }
 
     pub fn forbidden(at: Named<'_>, why: impl fmt::Display) -> Self {
-        let message = if at.resource.is_empty() {
-            format!("forbidden: {why}")
-        } else {
-            format!("{} {:?} is forbidden: {why}", at.qualified(), at.name).replace(" \"\" ", " ")
+        let message = match (at.resource, at.name) {
+            ("", _) => format!("forbidden: {why}"),
+            (_, "") => format!("{} is forbidden: {why}", at.qualified()),
+            (_, name) => format!("{} {name:?} is forbidden: {why}", at.qualified()),
         };
         Self::new(403, "Forbidden", message, at.details())
     }

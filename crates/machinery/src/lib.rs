@@ -18,3 +18,6 @@ pub mod schema;
 pub mod selector;
 pub mod status;
 pub mod table;
+
+#[cfg(test)]
+mod testing;

@@ -21,12 +21,7 @@ pub const MAX_DEPTH: usize = 100;
 
 /// The 422 that Kubernetes answers when a well-formed patch does not fit the object. It does not say why.
 fn does_not_apply() -> ApiError {
-    ApiError {
-        code: 422,
-        reason: "Invalid",
-        message: "the server rejected our request due to an error in our request".to_owned(),
-        details: json!({}),
-    }
+    ApiError::new(422, "Invalid", "the server rejected our request due to an error in our request", json!({}))
 }
 
 /// A value's type as Go's decoder names it.

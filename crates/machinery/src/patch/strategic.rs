@@ -69,7 +69,7 @@ impl From<StrategicError> for ApiError {
             StrategicError::ListOfLists => does_not_apply(),
             // Kubernetes answers the rest as an error without a reason, whose status is 500: kubectl prints
             // "Error from server: map: … does not contain declared merge key: …", and so it does here.
-            _ => Self { code: 500, reason: "", message: e.to_string(), details: Value::Null },
+            _ => Self::new(500, "", e.to_string(), Value::Null),
         }
     }
 }

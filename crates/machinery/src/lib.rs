@@ -15,6 +15,7 @@ pub mod kinds;
 pub mod meta;
 pub mod names;
 pub mod patch;
+pub mod proto;
 pub mod quantity;
 pub mod schema;
 pub mod selector;

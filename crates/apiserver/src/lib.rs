@@ -1,5 +1,3 @@
-//! An embedded Kubernetes API server.
+//! apiserver
 
-pub mod auth;
-pub mod pki;
 pub mod store;

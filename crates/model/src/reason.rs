@@ -45,6 +45,16 @@ reasons! {
     BeingDeleted,
     /// What the rule wants is already so.
     UpToDate,
+    /// Phase or conditions are set to what is the case.
+    StatusFollows,
+    /// The object is not being deleted, which is what the rule is about.
+    NotBeingDeleted,
+    /// An object that has to exist does not.
+    ObjectMissing,
+    /// An object's content is not what it has to be.
+    ContentDiffers,
+    /// What the rule would need was not set up.
+    NotConfigured,
 
     // Pod garbage collection.
 
@@ -87,6 +97,132 @@ reasons! {
     DeletionByTaintManager,
     /// The pod is marked for deletion for a NoExecute taint of its node.
     TaintManagerEviction,
+
+    // Garbage collection by owner references.
+
+    /// Every owner of the object exists.
+    OwnerExists,
+    /// An owner was not seen; it may exist all the same.
+    OwnerNotSeen,
+    /// Some or all owners of the object are gone, or wait for it to go.
+    OwnerGone,
+    /// The kind of an owner is not served, so that nobody can tell whether it exists.
+    OwnerKindUnknown,
+    /// An owner reference points into another namespace, which no reference can.
+    OwnerRefInvalidNamespace,
+    /// Objects that own each other are deleted in foreground; one of them no longer blocks.
+    OwnersInCircle,
+    /// The deleted owner's dependents are let go.
+    DependentOrphaned,
+    /// Nothing blocks the deletion of the owner any more.
+    DependentsGone,
+    /// Dependents block the deletion of their owner.
+    DependentsRemain,
+
+    // Deletion of namespaces and of custom resource definitions.
+
+    /// Nothing was tried yet to delete the namespace's content.
+    ContentUnknown,
+    /// The namespace is empty.
+    ContentRemoved,
+    /// The namespace's content was told to go.
+    ContentDeleted,
+    /// No object in the namespace has a finalizer.
+    ContentHasNoFinalizers,
+    /// Some of the namespace's content could not be deleted.
+    ContentDeletionFailed,
+    /// Objects remain in the namespace.
+    SomeResourcesRemain,
+    /// Objects with finalizers remain in the namespace.
+    SomeFinalizersRemain,
+    /// It could not be found out which kinds are served.
+    DiscoveryFailed,
+    /// Every kind that is served is known.
+    ResourcesDiscovered,
+    /// The names of all kinds were understood.
+    ParsedGroupVersions,
+    /// The instances of the definition are being deleted.
+    InstanceDeletionInProgress,
+    /// The instances of the definition could not be deleted.
+    InstanceDeletionFailed,
+    /// The definition has no instance any more.
+    InstanceDeletionCompleted,
+
+    // Claims and volumes.
+
+    /// Claim and volume are made to point to each other.
+    Binding,
+    /// The claim cannot be bound.
+    FailedBinding,
+    /// The claim is bound to something that is gone.
+    ClaimLost,
+    /// Two claims are bound to one volume.
+    ClaimMisbound,
+    /// The volume's claim was not seen; it may exist all the same.
+    ClaimNotSeen,
+    /// The volume's claim is bound to another volume.
+    ClaimBoundElsewhere,
+    /// The claim got the default storage class.
+    DefaultClassAssigned,
+    /// The volume does not exist.
+    VolumeNotFound,
+    /// Volume and claim do not fit.
+    VolumeMismatch,
+    /// The volume's reclaim policy is not one that can be followed.
+    VolumeUnknownReclaimPolicy,
+    /// The claim is bound when the first pod uses it.
+    WaitForFirstConsumer,
+    /// The claim is bound when the pods that use it are scheduled.
+    WaitForPodScheduled,
+    /// Somebody else is to make a volume for the claim.
+    ExternalProvisioning,
+    /// No volume can be made for the claim.
+    ProvisioningFailed,
+    /// Deletion has to wait until the object is no longer used.
+    Protected,
+    /// The object is used, and its deletion waits.
+    InUse,
+    /// The object is not used.
+    NotInUse,
+    /// No user of the object was seen; there may be one all the same.
+    UsersNotSeen,
+
+    // Scheduling.
+
+    /// The pod got its node.
+    Scheduled,
+    /// No node is possible for the pod.
+    Unschedulable,
+    /// The pod could not be given a node.
+    FailedScheduling,
+    /// The pod wants another scheduler.
+    OtherScheduler,
+    /// The pod has scheduling gates that somebody has to remove.
+    SchedulingGated,
+    /// The pod's volumes are bound before the pod is.
+    VolumesBinding,
+    /// The node is possible for the pod.
+    NodeFits,
+    /// The node is cordoned.
+    NodeUnschedulable,
+    /// The node has a taint that the pod does not tolerate.
+    UntoleratedTaint,
+    /// The pod's node selector or required affinity does not match the node.
+    NodeAffinityMismatch,
+    /// The node has too little left of something that the pod asks for.
+    InsufficientResources,
+    /// The pod uses a claim that does not exist.
+    ClaimNotFound,
+    /// The pod uses a claim that is not bound.
+    ClaimNotBound,
+    /// The pod uses a claim that only one pod may use, and another does.
+    VolumeInUse,
+    /// The node cannot have so many volumes of one driver.
+    TooManyVolumes,
+    /// A volume of the pod cannot be reached from the node.
+    VolumeNodeAffinityMismatch,
+    /// No volume exists or can be made for a claim of the pod on the node.
+    NoVolumeForNode,
 }
 
 /// A text that is not a reason code.

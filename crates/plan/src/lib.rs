@@ -8,11 +8,19 @@
 //! cluster needs: the life of nodes, garbage, namespaces, the binding of claims, scheduling. They follow
 //! Kubernetes in names, times and texts.
 
+pub mod amount;
+pub mod binding;
+pub mod crd_cleanup;
 pub mod event;
+pub mod garbage;
+pub mod namespace;
 pub mod node;
 pub mod object;
 pub mod pod;
 pub mod pod_gc;
+pub mod schedule;
+pub mod selector;
+pub mod service_account;
 
 use std::fmt;
 

@@ -3,9 +3,8 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::Strategy;
 use super::edit::{child, fill_zero, keep, set, text};
-use crate::names::NameRule;
+use super::{NameRule, Strategy};
 
 /// Held in `spec.finalizers` until the namespace controller has emptied the namespace.
 pub const FINALIZER: &str = "kubernetes";

@@ -1,0 +1,13 @@
+//! The decisions that Kubernetes brings to a cluster, by golden plans and by properties.
+
+// Test code fails by panicking; the helpers outside of #[test] functions do too.
+#![allow(clippy::unwrap_used)]
+
+mod binding;
+mod build;
+mod eviction;
+mod garbage;
+mod namespace;
+mod node_lifecycle;
+mod pod_gc;
+mod schedule;

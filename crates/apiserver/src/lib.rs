@@ -1,3 +1,5 @@
-//! apiserver
+//! An embedded Kubernetes API server.
 
+pub mod auth;
+pub mod pki;
 pub mod store;

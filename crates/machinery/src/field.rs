@@ -130,16 +130,19 @@ impl FieldError {
     }
 
     pub fn too_long(path: Path, max_bytes: usize) -> Self {
-        Self { kind: ErrorKind::TooLong, path, value: None, detail: format!("may not be more than {max_bytes} bytes") }
+        let bytes = if max_bytes == 1 { "byte" } else { "bytes" };
+        Self {
+            kind: ErrorKind::TooLong,
+            path,
+            value: None,
+            detail: format!("may not be more than {max_bytes} {bytes}"),
+        }
     }
 
     pub fn too_many(path: Path, actual: usize, max: usize) -> Self {
-        Self {
-            kind: ErrorKind::TooMany,
-            path,
-            value: Some(actual.into()),
-            detail: format!("must have at most {max} items"),
-        }
+        let items = if max == 1 { "item" } else { "items" };
+        let detail = format!("must have at most {max} {items}");
+        Self { kind: ErrorKind::TooMany, path, value: Some(actual.into()), detail }
     }
 
     /// The text without the path: what a Status puts into `causes[].message`.

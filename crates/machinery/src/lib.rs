@@ -8,12 +8,19 @@
 //! schema-driven code never asks which of the two it has in hand. What is particular to a built-in kind
 //! (its defaults, what may change on update, how it prints) is a strategy in [`kinds`].
 
+pub mod builtin;
 pub mod field;
+pub mod json;
 pub mod kinds;
 pub mod meta;
 pub mod names;
 pub mod patch;
+pub mod proto;
 pub mod quantity;
 pub mod schema;
 pub mod selector;
 pub mod status;
+pub mod table;
+
+#[cfg(test)]
+mod testing;

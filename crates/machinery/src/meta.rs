@@ -407,8 +407,8 @@ mod tests {
     proptest! {
         #[test]
         fn any_metadata_is_checked_without_panic(
-            new in crate::patch::any_json(),
-            old in prop::option::of(crate::patch::any_json()),
+            new in crate::testing::any_json(),
+            old in prop::option::of(crate::testing::any_json()),
             field in "(labels|annotations|finalizers|ownerReferences|managedFields|name|generation)",
         ) {
             validate(&new, true, old.as_ref());

@@ -17,6 +17,8 @@ pub struct ApiError {
     pub message: String,
     /// `details`, or null where Kubernetes sends none.
     pub details: Value,
+    /// `metadata.continue`: where an expired list may go on, at the price of consistency.
+    pub continue_token: Option<String>,
 }
 
 /// A resource as errors name it: `pods "web" not found`, `volumes.longhorn.io "v1" already exists`.
@@ -49,8 +51,9 @@ impl Named<'_> {
 }
 
 impl ApiError {
-    fn new(code: u16, reason: &'static str, message: impl Into<String>, details: Value) -> Self {
-        Self { code, reason, message: message.into(), details }
+    /// Any error; the functions below are the ones that Kubernetes has names for.
+    pub fn new(code: u16, reason: &'static str, message: impl Into<String>, details: Value) -> Self {
+        Self { code, reason, message: message.into(), details, continue_token: None }
     }
 
     pub fn bad_request(message: impl Into<String>) -> Self {
@@ -62,10 +65,10 @@ impl ApiError {
     }
 
     pub fn forbidden(at: Named<'_>, why: impl fmt::Display) -> Self {
-        let message = if at.resource.is_empty() {
-            format!("forbidden: {why}")
-        } else {
-            format!("{} {:?} is forbidden: {why}", at.qualified(), at.name).replace(" \"\" ", " ")
+        let message = match (at.resource, at.name) {
+            ("", _) => format!("forbidden: {why}"),
+            (_, "") => format!("{} is forbidden: {why}", at.qualified()),
+            (_, name) => format!("{} {name:?} is forbidden: {why}", at.qualified()),
         };
         Self::new(403, "Forbidden", message, at.details())
     }
@@ -159,6 +162,9 @@ impl ApiError {
         });
         if !self.details.is_null() {
             status["details"] = self.details.clone();
+        }
+        if let Some(token) = &self.continue_token {
+            status["metadata"]["continue"] = token.as_str().into();
         }
         status["code"] = self.code.into();
         status

@@ -91,7 +91,7 @@ impl Committer {
     }
 
     /// Commits what is queued, as one batch; `false` once told to stop.
-    fn serve(&mut self, first: Message, queue: &Receiver<Message>) -> bool {
+    pub(super) fn serve(&mut self, first: Message, queue: &Receiver<Message>) -> bool {
         let mut batch = Batch::new(self);
         let mut next = Ok(first);
         let go_on = loop {
@@ -143,7 +143,7 @@ impl Committer {
         let reason: Arc<str> = reason.into();
         tracing::error!(%reason, writes = answers.len(), "commit failed: the object store is read-only");
         self.shared.metrics.commit_failures.inc();
-        *self.shared.read_only.write() = Some(reason.clone());
+        self.shared.read_only.send_replace(Some(reason.clone()));
         let since = Instant::now();
         let retry = since + RECOVERY_INTERVAL;
         self.in_doubt = Some(InDoubt { events, first, since, retry, reason: reason.clone() });
@@ -154,7 +154,7 @@ impl Committer {
     }
 
     /// Tries to leave the failed state: what the file holds decides what became of the batch in doubt.
-    fn recover(&mut self) {
+    pub(super) fn recover(&mut self) {
         let Some(in_doubt) = self.in_doubt.take() else { return };
         let visible = self.shared.state.read().revision();
         let last = in_doubt.events.last().map_or(visible, |event| event.revision());
@@ -164,7 +164,7 @@ impl Committer {
             Ok(revision) => return self.stay(in_doubt, &format!("the file holds revision {revision}, not {visible}")),
             Err(error) => return self.stay(in_doubt, &error.to_string()),
         }
-        *self.shared.read_only.write() = None;
+        self.shared.read_only.send_replace(None);
         let seconds = in_doubt.since.elapsed().as_secs_f64();
         tracing::warn!(seconds, "the object store recovered: writes are accepted again");
     }
@@ -172,7 +172,7 @@ impl Committer {
     fn stay(&mut self, in_doubt: InDoubt, problem: &str) {
         let reason: Arc<str> = format!("{}; recovery failed: {problem}", in_doubt.reason).into();
         tracing::warn!(%reason, "the object store stays read-only");
-        *self.shared.read_only.write() = Some(reason);
+        self.shared.read_only.send_replace(Some(reason));
         self.in_doubt = Some(InDoubt { retry: Instant::now() + RECOVERY_INTERVAL, ..in_doubt });
     }
 

@@ -209,6 +209,12 @@ impl History {
         }
     }
 
+    /// How many topics take up room.
+    #[cfg(test)]
+    pub(super) fn topics(&self) -> usize {
+        self.topics.values().map(|topics| 1 + topics.namespaces.len()).sum()
+    }
+
     fn event(&self, revision: u64) -> &Arc<Event> {
         &self.ring[(revision - self.first) as usize]
     }

@@ -16,11 +16,13 @@
 //! - What is wrong with a file is said when it is opened; a store whose disk fails turns read-only, says why, and
 //!   tries to recover.
 
+mod backend;
 mod codec;
 mod commit;
 mod disk;
 mod error;
 mod history;
+mod load;
 mod medium;
 mod metrics;
 mod state;
@@ -34,7 +36,7 @@ use std::thread::JoinHandle;
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Semaphore, oneshot, watch as watch_channel};
 
 pub use self::error::{ListError, OpenError, WatchEnd, WatchError, WriteError};
 pub use self::medium::Medium;
@@ -199,8 +201,14 @@ impl Default for Options {
 struct Shared {
     state: RwLock<State>,
     /// Why writes are refused at the moment, if they are.
-    read_only: RwLock<Option<Arc<str>>>,
+    read_only: watch_channel::Sender<Option<Arc<str>>>,
     metrics: Metrics,
+}
+
+impl Shared {
+    fn new(state: State) -> Self {
+        Self { state: RwLock::new(state), read_only: watch_channel::Sender::new(None), metrics: Metrics::default() }
+    }
 }
 
 /// The embedded transactional object store. Dropping it ends its watches, finishes the writes in hand and closes the
@@ -221,8 +229,7 @@ impl Store {
     /// Opens a store on anything that redb can write to.
     pub fn open_with(medium: impl Medium, options: Options) -> Result<Arc<Self>, OpenError> {
         let (disk, state) = Disk::open(Arc::new(medium), options)?;
-        let shared =
-            Arc::new(Shared { state: RwLock::new(state), read_only: RwLock::new(None), metrics: Metrics::default() });
+        let shared = Arc::new(Shared::new(state));
         let (queue, requests) = mpsc::channel();
         let mut committer = Committer::new(shared.clone(), disk, options);
         let thread = std::thread::Builder::new()
@@ -276,9 +283,9 @@ impl Store {
         self.shared.state.read().counts()
     }
 
-    /// Why writes are refused at the moment; `None` while they are accepted.
-    pub fn read_only(&self) -> Option<Arc<str>> {
-        self.shared.read_only.read().clone()
+    /// Why writes are refused at the moment; `None` while they are accepted. The receiver can be waited on.
+    pub fn read_only(&self) -> watch_channel::Receiver<Option<Arc<str>>> {
+        self.shared.read_only.subscribe()
     }
 
     pub fn metrics(&self) -> &Metrics {

@@ -104,6 +104,35 @@ pub(crate) fn keep(new: &mut Value, old: &Value, key: &str) {
     set(new, key, old.get(key).cloned().unwrap_or_default());
 }
 
+/// Puts back what the status endpoint of newer kinds may not touch: all metadata but the managed fields.
+pub(crate) fn keep_metadata(new: &mut Value, old: &Value) {
+    for field in
+        ["deletionTimestamp", "generation", "selfLink", "labels", "annotations", "finalizers", "ownerReferences"]
+    {
+        let before = old.get("metadata").and_then(|m| m.get(field)).cloned().unwrap_or_default();
+        set_in(new, "metadata", field, before);
+    }
+}
+
+/// One more than the generation of `old`.
+pub(crate) fn bump_generation(new: &mut Value, old: &Value) {
+    let generation = integer(old, "/metadata/generation").unwrap_or_default();
+    set_in(new, "metadata", "generation", generation.saturating_add(1).into());
+}
+
+/// Adds a finalizer unless the object has it.
+pub(crate) fn add_finalizer(object: &mut Value, finalizer: &str) {
+    if items(object, "/metadata/finalizers").iter().any(|f| f == finalizer) {
+        return;
+    }
+    if let Some(metadata) = child(object, "metadata") {
+        fill_zero(metadata, "finalizers", Value::Array(Vec::new()));
+        if let Some(list) = metadata.get_mut("finalizers").and_then(Value::as_array_mut) {
+            list.push(finalizer.into());
+        }
+    }
+}
+
 /// Equality that tells absent, null, and empty lists and objects not apart, as Kubernetes compares
 /// before and after of an update.
 pub(crate) fn same(a: &Value, b: &Value) -> bool {

@@ -16,20 +16,31 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::field::FieldError;
+use crate::meta;
+use crate::names::NameRule;
 
 pub(crate) mod edit;
 mod registry;
 
 pub mod configmap;
+pub mod crd;
+pub mod event;
 pub mod namespace;
 pub mod node;
+pub mod persistentvolume;
+pub mod persistentvolumeclaim;
 pub mod pod;
+mod rbac;
 pub mod secret;
+mod serviceaccount;
+mod storage;
+mod webhook;
 
 pub use registry::ALL;
 
 /// A built-in kind: how it is named, where it lives, what it does.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "a table row: each answers its own question")]
 pub struct Kind {
     /// API group, "" for core.
     pub group: &'static str,
@@ -103,17 +114,6 @@ pub struct Strategy {
     pub name: NameRule,
 }
 
-/// Which strings may name an object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NameRule {
-    /// DNS-1123 subdomain: most kinds.
-    Subdomain,
-    /// DNS-1123 label: namespaces.
-    Label,
-    /// Anything that fits into a URL path segment: RBAC.
-    PathSegment,
-}
-
 impl Strategy {
     /// Nothing special.
     pub const PLAIN: Self = Self {
@@ -175,6 +175,33 @@ impl Kind {
             }
             None => false,
         }
+    }
+
+    /// Everything that is wrong with a new object, its metadata included.
+    pub fn validate_create(&self, object: &Value) -> Vec<FieldError> {
+        let mut errors = self.validate_metadata(object, None);
+        errors.extend((self.strategy.validate_create)(object));
+        errors
+    }
+
+    /// Everything that is wrong with an update of the main resource.
+    pub fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        let mut errors = self.validate_metadata(new, Some(old));
+        errors.extend((self.strategy.validate_update)(new, old));
+        errors
+    }
+
+    /// Everything that is wrong with an update of the status.
+    pub fn validate_status(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        let mut errors = self.validate_metadata(new, Some(old));
+        errors.extend((self.strategy.validate_status)(new, old));
+        errors
+    }
+
+    fn validate_metadata(&self, new: &Value, old: Option<&Value>) -> Vec<FieldError> {
+        let old = old.map(|o| o.get("metadata").unwrap_or(&Value::Null));
+        let metadata = new.get("metadata").unwrap_or(&Value::Null);
+        meta::validate_named(metadata, self.namespaced, self.strategy.name, old)
     }
 
     /// The value of a field label for selectors; `None` if the label is not supported.

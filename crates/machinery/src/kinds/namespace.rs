@@ -3,8 +3,9 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::Strategy;
 use super::edit::{child, fill_zero, keep, set, text};
-use super::{NameRule, Strategy};
+use crate::names::NameRule;
 
 /// Held in `spec.finalizers` until the namespace controller has emptied the namespace.
 pub const FINALIZER: &str = "kubernetes";

@@ -3,7 +3,10 @@
 use serde_json::Value;
 
 use super::edit::{flag, text};
-use super::{Kind, Strategy, Subresource, configmap, namespace, node, pod, secret};
+use super::{
+    Kind, Strategy, Subresource, configmap, crd, event, namespace, node, persistentvolume, persistentvolumeclaim, pod,
+    rbac, secret, serviceaccount, storage, webhook,
+};
 
 const ALL_VERBS: &[&str] = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 /// Deleting every namespace in one call is not offered.
@@ -48,7 +51,6 @@ const fn review(group: &'static str, kind: &'static str, plural: &'static str, s
 }
 
 const STORAGE: &str = "storage.k8s.io";
-const RBAC: &str = "rbac.authorization.k8s.io";
 const ADMISSION: &str = "admissionregistration.k8s.io";
 const AUTHENTICATION: &str = "authentication.k8s.io";
 const AUTHORIZATION: &str = "authorization.k8s.io";
@@ -101,6 +103,7 @@ pub static ALL: &[Kind] = &[
         selectable: CORE_EVENT_LABELS,
         create_on_update: true,
         garbage_collected: false,
+        strategy: event::CORE,
         ..COMMON
     },
     Kind {
@@ -134,7 +137,8 @@ pub static ALL: &[Kind] = &[
         plural: "persistentvolumeclaims",
         singular: "persistentvolumeclaim",
         short_names: &["pvc"],
-        subresources: &[],
+        subresources: &[status("PersistentVolumeClaim")],
+        strategy: persistentvolumeclaim::STRATEGY,
         ..COMMON
     },
     Kind {
@@ -144,7 +148,8 @@ pub static ALL: &[Kind] = &[
         singular: "persistentvolume",
         short_names: &["pv"],
         namespaced: false,
-        subresources: &[],
+        subresources: &[status("PersistentVolume")],
+        strategy: persistentvolume::STRATEGY,
         ..COMMON
     },
     Kind {
@@ -186,6 +191,7 @@ pub static ALL: &[Kind] = &[
         singular: "serviceaccount",
         short_names: &["sa"],
         subresources: &[TOKEN],
+        strategy: serviceaccount::STRATEGY,
         ..COMMON
     },
     Kind {
@@ -198,7 +204,8 @@ pub static ALL: &[Kind] = &[
         selectable: NEW_EVENT_LABELS,
         create_on_update: true,
         garbage_collected: false,
-        face: Some(super::Face { stored_group: "", stored_plural: "events", to_stored: |_| {}, from_stored: |_| {} }),
+        face: Some(event::FACE),
+        strategy: event::NEW,
         ..COMMON
     },
     Kind {
@@ -219,6 +226,7 @@ pub static ALL: &[Kind] = &[
         singular: "csidriver",
         namespaced: false,
         unconditional_update: false,
+        strategy: storage::CSI_DRIVER,
         ..COMMON
     },
     Kind {
@@ -229,6 +237,7 @@ pub static ALL: &[Kind] = &[
         singular: "csinode",
         namespaced: false,
         unconditional_update: false,
+        strategy: storage::CSI_NODE,
         ..COMMON
     },
     Kind {
@@ -239,6 +248,7 @@ pub static ALL: &[Kind] = &[
         singular: "storageclass",
         short_names: &["sc"],
         namespaced: false,
+        strategy: storage::STORAGE_CLASS,
         ..COMMON
     },
     Kind {
@@ -248,8 +258,9 @@ pub static ALL: &[Kind] = &[
         plural: "volumeattachments",
         singular: "volumeattachment",
         namespaced: false,
-        subresources: &[],
+        subresources: &[status("VolumeAttachment")],
         unconditional_update: false,
+        strategy: storage::VOLUME_ATTACHMENT,
         ..COMMON
     },
     Kind {
@@ -261,46 +272,51 @@ pub static ALL: &[Kind] = &[
         short_names: &["crd", "crds"],
         categories: &["api-extensions"],
         namespaced: false,
-        subresources: &[],
+        subresources: &[status("CustomResourceDefinition")],
         unconditional_update: false,
+        strategy: crd::STRATEGY,
         ..COMMON
     },
     Kind {
-        group: RBAC,
+        group: rbac::GROUP,
         kind: "ClusterRoleBinding",
         list_kind: "ClusterRoleBindingList",
         plural: "clusterrolebindings",
         singular: "clusterrolebinding",
         namespaced: false,
         create_on_update: true,
+        strategy: rbac::BINDING,
         ..COMMON
     },
     Kind {
-        group: RBAC,
+        group: rbac::GROUP,
         kind: "ClusterRole",
         list_kind: "ClusterRoleList",
         plural: "clusterroles",
         singular: "clusterrole",
         namespaced: false,
         create_on_update: true,
+        strategy: rbac::CLUSTER_ROLE,
         ..COMMON
     },
     Kind {
-        group: RBAC,
+        group: rbac::GROUP,
         kind: "RoleBinding",
         list_kind: "RoleBindingList",
         plural: "rolebindings",
         singular: "rolebinding",
         create_on_update: true,
+        strategy: rbac::BINDING,
         ..COMMON
     },
     Kind {
-        group: RBAC,
+        group: rbac::GROUP,
         kind: "Role",
         list_kind: "RoleList",
         plural: "roles",
         singular: "role",
         create_on_update: true,
+        strategy: rbac::ROLE,
         ..COMMON
     },
     Kind {
@@ -312,6 +328,7 @@ pub static ALL: &[Kind] = &[
         categories: &["api-extensions"],
         namespaced: false,
         unconditional_update: false,
+        strategy: webhook::MUTATING,
         ..COMMON
     },
     Kind {
@@ -323,6 +340,7 @@ pub static ALL: &[Kind] = &[
         categories: &["api-extensions"],
         namespaced: false,
         unconditional_update: false,
+        strategy: webhook::VALIDATING,
         ..COMMON
     },
     review(AUTHENTICATION, "SelfSubjectReview", "selfsubjectreviews", "selfsubjectreview"),

@@ -8,7 +8,7 @@ use std::io;
 
 use serde_json::{Map, Value};
 
-use super::{MAX_DEPTH, deeper_than, does_not_apply};
+use super::{MAX_DEPTH, deeper_than, does_not_apply, json_kind};
 use crate::status::ApiError;
 
 /// More operations than this are refused before the first one runs; Kubernetes' number.
@@ -81,14 +81,7 @@ fn text<'a>(fields: &'a Map<String, Value>, name: &str) -> Result<Option<&'a str
 }
 
 fn undecodable(value: &Value, into: &str) -> ApiError {
-    let kind = match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    };
+    let kind = json_kind(value);
     ApiError::bad_request(format!("error decoding patch: json: cannot unmarshal {kind} into Go {into}"))
 }
 
@@ -235,7 +228,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::patch::any_json;
+    use crate::testing::any_json;
 
     fn patched(object: &Value, patch: &Value) -> Result<Value, u16> {
         json(object, patch).map_err(|e| e.code)

@@ -5,9 +5,11 @@
 
 mod json;
 mod merge;
+mod strategic;
 
 pub use json::{MAX_COPY_BYTES, MAX_OPERATIONS, json};
 pub use merge::merge;
+pub use strategic::strategic;
 
 use serde_json::{Value, json};
 
@@ -19,11 +21,18 @@ pub const MAX_DEPTH: usize = 100;
 
 /// The 422 that Kubernetes answers when a well-formed patch does not fit the object. It does not say why.
 fn does_not_apply() -> ApiError {
-    ApiError {
-        code: 422,
-        reason: "Invalid",
-        message: "the server rejected our request due to an error in our request".to_owned(),
-        details: json!({}),
+    ApiError::new(422, "Invalid", "the server rejected our request due to an error in our request", json!({}))
+}
+
+/// A value's type as Go's decoder names it.
+fn json_kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
     }
 }
 
@@ -35,30 +44,5 @@ fn deeper_than(value: &Value, levels: usize) -> bool {
         Value::Object(map) => map.values().any(|v| deeper_than(v, below)),
         Value::Array(list) => list.iter().any(|v| deeper_than(v, below)),
         _ => false,
-    }
-}
-
-#[cfg(test)]
-pub(crate) use tests::any_json;
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-    use serde_json::Value;
-
-    /// Small JSON with few distinct names, so that random values meet each other.
-    pub(crate) fn any_json() -> impl Strategy<Value = Value> {
-        let leaf = prop_oneof![
-            Just(Value::Null),
-            any::<bool>().prop_map(Value::from),
-            (-2..3i64).prop_map(Value::from),
-            "[a-c]{0,1}".prop_map(Value::from),
-        ];
-        leaf.prop_recursive(4, 24, 4, |inner| {
-            prop_oneof![
-                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
-                prop::collection::btree_map("[a-c]", inner, 0..4).prop_map(|m| Value::Object(m.into_iter().collect())),
-            ]
-        })
     }
 }

@@ -3,11 +3,33 @@
 //! A [`Schema`] is compiled once from OpenAPI v3 JSON and then shared. It answers the questions that
 //! pruning, defaulting, validation, patches and server-side apply ask: which fields exist, how a list
 //! merges, what is missing.
+//!
+//! A schema is a tree of shared nodes. The one type of Kubernetes that contains itself, `JSONSchemaProps`,
+//! is cut where it would recur: such a node is marked [`Schema::recursive`] and names its definition;
+//! [`Schema::resolve`] goes on from there. Code that does not resolve sees a node that accepts anything.
+
+mod compile;
+mod defaults;
+mod formats;
+mod lists;
+pub mod pattern;
+mod props;
+mod prune;
+mod structural;
+mod validate;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
+
+pub use compile::{MAX_SCHEMA_DEPTH, compile};
+pub use defaults::apply_defaults;
+pub use formats::is_known as is_known_format;
+pub use pattern::Pattern;
+pub use prune::{prune, unknown_fields};
+pub use structural::validate_structural;
+pub use validate::{validate, validate_status_update, validate_update, validate_value};
 
 /// What kind of JSON value a node takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -62,7 +84,7 @@ pub struct Limits {
     pub unique_items: bool,
     pub min_properties: Option<u64>,
     pub max_properties: Option<u64>,
-    pub pattern: Option<String>,
+    pub pattern: Option<Pattern>,
     pub enumeration: Option<Vec<Value>>,
 }
 
@@ -87,6 +109,8 @@ pub struct Schema {
     pub properties: BTreeMap<String, Arc<Schema>>,
     /// `additionalProperties`: the schema of every value of a map.
     pub additional: Option<Arc<Schema>>,
+    /// `additionalProperties: false`: names that are not properties are an error.
+    pub forbid_additional: bool,
     pub items: Option<Arc<Schema>>,
     pub required: Vec<String>,
     pub default: Option<Value>,
@@ -107,9 +131,24 @@ pub struct Schema {
     /// For built-in types: the OpenAPI definition's name (`io.k8s.api.core.v1.PodSpec`), so that documents
     /// can refer to it instead of repeating it.
     pub definition: Option<String>,
+    /// The definition contains itself here: see [`Schema::resolve`].
+    pub recursive: bool,
 }
 
 impl Schema {
+    /// A node that takes any value and says nothing about it.
+    pub fn anything() -> Self {
+        Self { nullable: true, ..Self::default() }
+    }
+
+    /// This node, or what stands behind it where a definition contains itself.
+    pub fn resolve(&self) -> &Schema {
+        match (&self.definition, self.recursive) {
+            (Some(name), true) => crate::builtin::definition(name).map_or(self, |whole| whole),
+            _ => self,
+        }
+    }
+
     /// The schema of `field` in this object or map, if it has one.
     pub fn field(&self, field: &str) -> Option<&Arc<Schema>> {
         self.properties.get(field).or(self.additional.as_ref())

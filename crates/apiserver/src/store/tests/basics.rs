@@ -64,3 +64,34 @@ async fn a_restart_keeps_objects_revision_and_history() {
     assert_eq!(after[3].kind, EventKind::Deleted);
     assert_eq!(after[3].previous.as_ref().map(text).as_deref(), Some("a/y=one@2"));
 }
+
+#[tokio::test]
+async fn writes_that_cannot_be_stored_harm_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open_bounded(&dir, Options { value_bytes: 10, ..Options::default() });
+    let large = store.write(pod("a", "x"), Expect::Absent, put("0123456789")).await;
+    assert!(matches!(large, Err(WriteError::TooLarge { bytes: 12, limit: 10 })), "{large:?}");
+    let panics = Change::put(|_| panic!("an encoder's bug"));
+    let panicked = store.write(pod("a", "x"), Expect::Absent, panics).await;
+    assert!(matches!(panicked, Err(WriteError::Encoder)), "{panicked:?}");
+    assert_eq!(store.write(pod("a", "x"), Expect::Absent, put("one")).await.unwrap().revision, 1);
+}
+
+#[tokio::test]
+async fn many_small_histories_stay_within_their_bounds() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { history_events: 1_000, history_bytes: 20_000, ..Options::default() };
+    let store = open_bounded(&dir, options);
+    let value = "v".repeat(1_000);
+    store.write(pod("a", "x"), Expect::Absent, put(&value)).await.unwrap();
+    for _ in 0..50 {
+        store.write(pod("a", "x"), Expect::Any, put(&value)).await.unwrap();
+        let bytes = store.metrics().history_bytes.get();
+        assert!(bytes <= 20_000, "{bytes} bytes of history");
+    }
+    let kept = store.metrics().history_events.get();
+    assert!((10..=20).contains(&kept), "{kept} events of about 1.2 kB");
+    drop(store);
+    let store = open_bounded(&dir, options);
+    assert_eq!(store.metrics().history_events.get(), kept, "the file was trimmed alike");
+}

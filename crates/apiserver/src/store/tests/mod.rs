@@ -1,6 +1,15 @@
 //! Tests of the store, in the words of its users: objects are put, deleted, listed and watched.
 
 mod basics;
+mod campaign;
+mod damage;
+mod failures;
+mod life;
+mod lists;
+mod oracle;
+mod power;
+mod properties;
+mod watches;
 
 use std::sync::Arc;
 

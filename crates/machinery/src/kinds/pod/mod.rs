@@ -2,11 +2,13 @@
 
 mod defaults;
 
+pub(super) use defaults::default_source;
+
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::Strategy;
-use super::edit::{child, fill, integer, items, keep, same_at, set, set_in, text};
+use super::edit::{bump_generation, child, fill, integer, items, keep, same_at, set, set_in, text};
 
 pub(super) const STRATEGY: Strategy = Strategy {
     default: defaults::default,
@@ -37,8 +39,7 @@ fn prepare_create(pod: &mut Value, _now: Timestamp) {
 fn prepare_update(new: &mut Value, old: &Value) {
     keep(new, old, "status");
     if !same_at(new, old, "/spec") {
-        let generation = integer(old, "/metadata/generation").unwrap_or_default();
-        set_in(new, "metadata", "generation", (generation + 1).into());
+        bump_generation(new, old);
     }
 }
 

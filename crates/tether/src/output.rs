@@ -1,0 +1,79 @@
+//! How commands talk to people and scripts: formats, errors, exit codes.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use serde::Serialize;
+
+/// Exit codes, as `tether --help` documents them. Clap uses 2 for a wrong command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    Success = 0,
+    Failure = 1,
+}
+
+/// How data is printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Format {
+    #[default]
+    Table,
+    Json,
+    Yaml,
+}
+
+/// Prints `value` in `format`; as a table it is what `table` makes of it.
+pub(crate) fn print<T: Serialize>(format: Format, value: &T, table: impl FnOnce(&T) -> String) -> Result<()> {
+    let text = match format {
+        Format::Table => table(value),
+        Format::Json => serde_json::to_string_pretty(value)? + "\n",
+        Format::Yaml => serde_yaml_ng::to_string(value)?,
+    };
+    say(&text);
+    Ok(())
+}
+
+/// Writes to standard output. A reader that went away (`tether status | head`) is no error.
+pub(crate) fn say(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// Writes a line to standard error, wherever that leads.
+pub(crate) fn complain(text: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
+}
+
+/// The end of every command: its exit code, its error on standard error.
+pub(crate) fn exit(result: Result<Exit>) -> ExitCode {
+    match result {
+        Ok(exit) => ExitCode::from(exit as u8),
+        Err(error) => {
+            complain(&format!("error: {error:#}"));
+            ExitCode::from(Exit::Failure as u8)
+        }
+    }
+}
+
+/// Columns as wide as their widest cell, two spaces apart, in the manner of kubectl.
+pub(crate) fn columns(rows: &[Vec<String>]) -> String {
+    let count = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
+    let widths: Vec<_> = (0..count).map(|column| width(column).unwrap_or(0)).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
+    };
+    rows.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up() {
+        let rows = [vec!["NAME".to_owned(), "PID".to_owned()], vec!["apiserver".to_owned(), "7".to_owned()]];
+        assert_eq!(columns(&rows), "NAME       PID\napiserver  7\n");
+    }
+}

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Passes every test: checks for what the tests need (installing it on Debian when run as root), then
+# formatting, lints, rules of the repository and all tests. Arguments go to `cargo test`:
+#
+#   ./test.sh                          everything
+#   ./test.sh -p tether --test up      one test target, after the same checks
+set -euo pipefail
+cd "$(dirname "$0")"
+
+say() { printf '\n== %s\n' "$*"; }
+die() { printf 'test.sh: %s\n' "$*" >&2; exit 1; }
+
+# --- what must be on the machine ---------------------------------------------------------------
+packages=()
+need() { command -v "$1" >/dev/null 2>&1 || packages+=("$2"); }
+
+[ "$(uname -s)" = Linux ] || die "Tether runs on Linux only (mount namespaces, loop devices)"
+command -v cargo >/dev/null 2>&1 || [ ! -r "$HOME/.cargo/env" ] || . "$HOME/.cargo/env"
+command -v cargo >/dev/null 2>&1 ||
+    die "cargo is missing: install Rust 1.90 or newer with rustfmt and clippy (https://rustup.rs), then run this again"
+need cc gcc
+need ld binutils
+need kubectl kubernetes-client   # any kubectl on the PATH will do
+need python3 python3
+need setpriv util-linux          # tests without root drop privileges with it
+python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3-venv)
+
+if [ ${#packages[@]} -gt 0 ]; then
+    command -v apt-get >/dev/null 2>&1 && [ "$(id -u)" = 0 ] ||
+        die "missing: ${packages[*]} (Debian's names); install them, or run this as root on Debian"
+    say "installing ${packages[*]}"
+    apt-get update -q
+    DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends "${packages[@]}"
+fi
+
+# --- tests -------------------------------------------------------------------------------------
+say "formatting"
+if cargo fmt --version >/dev/null 2>&1; then cargo fmt --all --check; else echo "SKIPPED: rustfmt is not installed"; fi
+say "lints"
+if cargo clippy --version >/dev/null 2>&1; then
+    cargo clippy --workspace --all-targets --locked -- -D warnings
+else
+    echo "SKIPPED: clippy is not installed"
+fi
+say "tests"
+if [ $# -gt 0 ]; then cargo test --locked "$@"; else cargo test --workspace --locked; fi
+say "all tests passed"

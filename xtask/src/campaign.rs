@@ -1,0 +1,91 @@
+//! Long randomized tests by name: which test, how many seeds, how a failing seed is replayed.
+//!
+//! A campaign is an `#[ignore]`d test that reads its range of seeds from the environment
+//! ([`SEEDS`], [`FIRST_SEED`]) and prints the seed that failed. Adding one is a row in [`CAMPAIGNS`].
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail};
+use clap::Subcommand;
+
+/// How many seeds the test tries.
+const SEEDS: &str = "TETHER_SEEDS";
+/// The first seed it tries; the others follow.
+const FIRST_SEED: &str = "TETHER_FIRST_SEED";
+
+/// One campaign: an ignored test of one package.
+struct Campaign {
+    name: &'static str,
+    about: &'static str,
+    package: &'static str,
+    /// `--test <target>`, or none for a unit test.
+    target: Option<&'static str>,
+    filter: &'static str,
+    seeds: u64,
+}
+
+/// Every campaign there is.
+const CAMPAIGNS: &[Campaign] = &[];
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Prints the campaigns
+    List,
+    /// Runs one
+    Run {
+        /// Name, as `list` prints it
+        name: String,
+        /// Number of seeds; the campaign's own number if not given
+        #[arg(long)]
+        seeds: Option<u64>,
+        /// First seed
+        #[arg(long, default_value_t = 0)]
+        first_seed: u64,
+    },
+}
+
+pub(crate) fn main(root: &Path, args: &Args) -> Result<ExitCode> {
+    match &args.action {
+        Action::List => {
+            for campaign in CAMPAIGNS {
+                println!("{:<12} {} ({} seeds)", campaign.name, campaign.about, campaign.seeds);
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Action::Run { name, seeds, first_seed } => run(root, find(name)?, *seeds, *first_seed),
+    }
+}
+
+fn find(name: &str) -> Result<&'static Campaign> {
+    if let Some(campaign) = CAMPAIGNS.iter().find(|campaign| campaign.name == name) {
+        return Ok(campaign);
+    }
+    let known: Vec<_> = CAMPAIGNS.iter().map(|campaign| campaign.name).collect();
+    bail!("no campaign named {name:?}; there are: {}", known.join(", "))
+}
+
+fn run(root: &Path, campaign: &Campaign, seeds: Option<u64>, first_seed: u64) -> Result<ExitCode> {
+    let seeds = seeds.unwrap_or(campaign.seeds);
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(root).args(["test", "--release", "--package", campaign.package]);
+    if let Some(target) = campaign.target {
+        cargo.args(["--test", target]);
+    }
+    cargo.args([campaign.filter, "--", "--ignored", "--nocapture"]);
+    cargo.env(SEEDS, seeds.to_string()).env(FIRST_SEED, first_seed.to_string());
+    let status = cargo.status().context("cargo test")?;
+    if !status.success() {
+        let name = campaign.name;
+        eprintln!("replay the seed that was printed: cargo xtask campaign run {name} --seeds 1 --first-seed <seed>");
+        return Ok(ExitCode::FAILURE);
+    }
+    println!("{}: seeds {first_seed}..{} passed", campaign.name, first_seed + seeds);
+    Ok(ExitCode::SUCCESS)
+}

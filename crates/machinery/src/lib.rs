@@ -9,6 +9,7 @@
 //! (its defaults, what may change on update, how it prints) is a strategy in [`kinds`].
 
 pub mod builtin;
+pub mod crd;
 pub mod field;
 pub mod json;
 pub mod kinds;

@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn a_schema_that_never_ends_is_refused() {
         let mut value = json!({"type": "string"});
-        for _ in 0..MAX_SCHEMA_DEPTH + 1 {
+        for _ in 0..=MAX_SCHEMA_DEPTH {
             value = json!({"type": "object", "properties": {"a": value}});
         }
         let errors = compile(&value).unwrap_err();

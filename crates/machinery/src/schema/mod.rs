@@ -8,6 +8,7 @@
 //! is cut where it would recur: such a node is marked [`Schema::recursive`] and names its definition;
 //! [`Schema::resolve`] goes on from there. Code that does not resolve sees a node that accepts anything.
 
+pub mod cel;
 mod compile;
 mod defaults;
 mod formats;
@@ -23,11 +24,14 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+pub(crate) use compile::build;
 pub use compile::{MAX_SCHEMA_DEPTH, compile};
 pub use defaults::apply_defaults;
 pub use formats::is_known as is_known_format;
 pub use pattern::Pattern;
+pub(crate) use props::{Additional, Items, Props};
 pub use prune::{prune, unknown_fields};
+pub(crate) use structural::unsupported;
 pub use structural::validate_structural;
 pub use validate::{validate, validate_status_update, validate_update, validate_value};
 
@@ -100,6 +104,7 @@ pub struct Rule {
 }
 
 /// One node of a structural schema.
+#[allow(clippy::struct_excessive_bools, reason = "the keywords of OpenAPI are independent flags")]
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Schema {
     pub ty: Type,
@@ -154,3 +159,6 @@ impl Schema {
         self.properties.get(field).or(self.additional.as_ref())
     }
 }
+
+#[cfg(test)]
+mod proptests;

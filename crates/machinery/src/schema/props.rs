@@ -42,85 +42,85 @@ impl<'a> Props<'a> {
     }
 
     /// The keywords that say something.
-    pub(crate) fn keys(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+    pub(crate) fn keys(self) -> impl Iterator<Item = &'a str> + use<'a> {
         self.0.iter().filter(|(_, value)| !is_zero(value)).map(|(key, _)| key.as_str())
     }
 
-    pub(crate) fn get(&self, name: &str) -> Option<&'a Value> {
+    pub(crate) fn get(self, name: &str) -> Option<&'a Value> {
         self.0.get(name).filter(|value| !value.is_null())
     }
 
-    pub(crate) fn text(&self, name: &str) -> &'a str {
+    pub(crate) fn text(self, name: &str) -> &'a str {
         self.get(name).and_then(Value::as_str).unwrap_or_default()
     }
 
-    pub(crate) fn flag(&self, name: &str) -> bool {
+    pub(crate) fn flag(self, name: &str) -> bool {
         self.get(name).and_then(Value::as_bool).unwrap_or_default()
     }
 
-    pub(crate) fn number(&self, name: &str) -> Option<f64> {
+    pub(crate) fn number(self, name: &str) -> Option<f64> {
         self.get(name).and_then(Value::as_f64)
     }
 
-    pub(crate) fn count(&self, name: &str) -> Option<u64> {
+    pub(crate) fn count(self, name: &str) -> Option<u64> {
         // A negative limit can only be met by everything or nothing; zero is the closest that is.
         self.get(name).and_then(Value::as_i64).map(|n| u64::try_from(n).unwrap_or(0))
     }
 
-    pub(crate) fn list(&self, name: &str) -> &'a [Value] {
+    pub(crate) fn list(self, name: &str) -> &'a [Value] {
         self.get(name).and_then(Value::as_array).map_or(&[], Vec::as_slice)
     }
 
-    pub(crate) fn texts(&self, name: &str) -> Vec<&'a str> {
+    pub(crate) fn texts(self, name: &str) -> Vec<&'a str> {
         self.list(name).iter().filter_map(Value::as_str).collect()
     }
 
-    pub(crate) fn ty(&self) -> &'a str {
+    pub(crate) fn ty(self) -> &'a str {
         self.text("type")
     }
 
-    pub(crate) fn int_or_string(&self) -> bool {
+    pub(crate) fn int_or_string(self) -> bool {
         self.flag("x-kubernetes-int-or-string")
     }
 
-    pub(crate) fn preserve_unknown(&self) -> bool {
+    pub(crate) fn preserve_unknown(self) -> bool {
         self.flag("x-kubernetes-preserve-unknown-fields")
     }
 
-    pub(crate) fn embedded(&self) -> bool {
+    pub(crate) fn embedded(self) -> bool {
         self.flag("x-kubernetes-embedded-resource")
     }
 
-    pub(crate) fn list_type(&self) -> Option<&'a str> {
+    pub(crate) fn list_type(self) -> Option<&'a str> {
         self.get("x-kubernetes-list-type").and_then(Value::as_str)
     }
 
-    pub(crate) fn map_type(&self) -> Option<&'a str> {
+    pub(crate) fn map_type(self) -> Option<&'a str> {
         self.get("x-kubernetes-map-type").and_then(Value::as_str)
     }
 
-    pub(crate) fn schema(&self, name: &str) -> Option<Props<'a>> {
+    pub(crate) fn schema(self, name: &str) -> Option<Props<'a>> {
         self.get(name).and_then(Props::new)
     }
 
-    pub(crate) fn schemas(&self, name: &str) -> impl Iterator<Item = Props<'a>> + use<'a> {
+    pub(crate) fn schemas(self, name: &str) -> impl Iterator<Item = Props<'a>> + use<'a> {
         self.list(name).iter().filter_map(Props::new)
     }
 
-    pub(crate) fn properties(&self) -> impl Iterator<Item = (&'a str, Props<'a>)> + use<'a> {
+    pub(crate) fn properties(self) -> impl Iterator<Item = (&'a str, Props<'a>)> + use<'a> {
         self.map("properties")
     }
 
-    pub(crate) fn property(&self, name: &str) -> Option<Props<'a>> {
+    pub(crate) fn property(self, name: &str) -> Option<Props<'a>> {
         self.get("properties").and_then(|properties| properties.get(name)).and_then(Props::new)
     }
 
-    pub(crate) fn map(&self, name: &str) -> impl Iterator<Item = (&'a str, Props<'a>)> + use<'a> {
+    pub(crate) fn map(self, name: &str) -> impl Iterator<Item = (&'a str, Props<'a>)> + use<'a> {
         let map = self.get(name).and_then(Value::as_object);
         map.into_iter().flatten().filter_map(|(key, value)| Some((key.as_str(), Props::new(value)?)))
     }
 
-    pub(crate) fn additional(&self) -> Additional<'a> {
+    pub(crate) fn additional(self) -> Additional<'a> {
         match self.get("additionalProperties") {
             None => Additional::Absent,
             Some(Value::Bool(true)) => Additional::Allowed,
@@ -128,7 +128,7 @@ impl<'a> Props<'a> {
         }
     }
 
-    pub(crate) fn items(&self) -> Items<'a> {
+    pub(crate) fn items(self) -> Items<'a> {
         match self.get("items") {
             None => Items::Absent,
             Some(Value::Array(list)) if !list.is_empty() => Items::Tuple,

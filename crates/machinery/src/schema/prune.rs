@@ -55,7 +55,7 @@ impl Walk {
             Value::Array(list) => {
                 for (index, item) in list.iter_mut().enumerate() {
                     let length = self.path.len();
-                    self.path.push_str(&format!("[{index}]"));
+                    self.path.extend(["[", &index.to_string(), "]"]);
                     match &schema.items {
                         Some(items) => self.prune(item, items, preserved),
                         None if preserved => {}

@@ -3,7 +3,7 @@ use serde_json::json;
 use super::super::compile;
 use super::*;
 
-fn check(property: Value, value: Value) -> Vec<String> {
+fn check(property: &Value, value: &Value) -> Vec<String> {
     let schema = compile(&json!({"type": "object", "properties": {"spec": {"type": "object",
         "properties": {"x": property}}}}))
     .unwrap();
@@ -24,7 +24,7 @@ fn good_values_pass() {
         (json!({"x-kubernetes-preserve-unknown-fields": true}), json!({"a": [1, null]})),
         (json!({"type": "integer", "minimum": 0, "exclusiveMinimum": true, "multipleOf": 5}), json!(10)),
     ] {
-        assert_eq!(check(schema.clone(), value.clone()), Vec::<String>::new(), "{schema} {value}");
+        assert_eq!(check(&schema, &value), Vec::<String>::new(), "{schema} {value}");
     }
 }
 
@@ -148,14 +148,14 @@ fn messages_are_those_of_kubernetes() {
             "<nil>: Invalid value: \"\": \"spec.x\" must not validate the schema (not)",
         ),
     ] {
-        assert_eq!(check(schema.clone(), value.clone()), [want], "{schema} {value}");
+        assert_eq!(check(&schema, &value), [want], "{schema} {value}");
     }
 }
 
 #[test]
 fn a_fraction_is_no_integer_in_two_ways() {
     assert_eq!(
-        check(json!({"type": "integer"}), json!(1.5)),
+        check(&json!({"type": "integer"}), &json!(1.5)),
         [
             "spec.x: Invalid value: \"number\": spec.x in body must be of type integer: \"number\"",
             "<nil>: Invalid value: \"\": Checked value must be of type integer (default format) in spec.x",
@@ -167,23 +167,23 @@ fn a_fraction_is_no_integer_in_two_ways() {
 fn alternatives_explain_themselves() {
     let one_of = json!({"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}},
         "oneOf": [{"required": ["a"]}, {"required": ["b"]}]});
-    assert_eq!(check(one_of.clone(), json!({"a": ""})), Vec::<String>::new());
+    assert_eq!(check(&one_of, &json!({"a": ""})), Vec::<String>::new());
     assert_eq!(
-        check(one_of.clone(), json!({})),
+        check(&one_of, &json!({})),
         [
             "<nil>: Invalid value: \"\": \"spec.x\" must validate one and only one schema (oneOf). Found none valid",
             "spec.x.a: Required value",
         ]
     );
     assert_eq!(
-        check(one_of, json!({"a": "", "b": ""})),
+        check(&one_of, &json!({"a": "", "b": ""})),
         [
             "<nil>: Invalid value: \"\": \"spec.x\" must validate one and only one schema (oneOf). Found 2 valid alternatives"
         ]
     );
     let any_of = json!({"type": "integer", "anyOf": [{"maximum": 1}, {"minimum": 5}]});
     assert_eq!(
-        check(any_of, json!(3)),
+        check(&any_of, &json!(3)),
         [
             "<nil>: Invalid value: \"\": \"spec.x\" must validate at least one schema (anyOf)",
             "spec.x: Invalid value: 3: spec.x in body should be less than or equal to 1",
@@ -191,7 +191,7 @@ fn alternatives_explain_themselves() {
     );
     let all_of = json!({"type": "integer", "allOf": [{"maximum": 1}, {"minimum": 5}]});
     assert_eq!(
-        check(all_of, json!(3)),
+        check(&all_of, &json!(3)),
         [
             "spec.x: Invalid value: 3: spec.x in body should be less than or equal to 1",
             "spec.x: Invalid value: 3: spec.x in body should be greater than or equal to 5",

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tether_machinery::status::{ApiError, Named};
 
+use super::node::NodeAuthorizer;
 use super::rbac::{Rbac, RoleRef};
 use super::rules::PolicyRule;
 use super::{Attributes, GROUP_MASTERS, Objects, User};
@@ -30,23 +31,32 @@ impl Decision {
 
 /// Decides every request.
 pub struct Authorizer {
+    node: NodeAuthorizer,
     rbac: Rbac,
 }
 
 impl Authorizer {
     pub fn new(objects: Arc<dyn Objects>) -> Self {
-        Self { rbac: Rbac::new(objects) }
+        Self { node: NodeAuthorizer::new(objects.clone()), rbac: Rbac::new(objects) }
     }
 
     pub fn authorize(&self, request: &Attributes) -> Decision {
         if request.user.in_group(GROUP_MASTERS) {
             return Decision::Allow { reason: String::new() };
         }
+        let mut reasons = Vec::new();
+        match self.node.authorize(request) {
+            Some(Ok(())) => return Decision::Allow { reason: String::new() },
+            Some(Err(reason)) => reasons.push(reason),
+            None => {}
+        }
         let rbac = self.rbac.authorize(request);
         if rbac.allowed {
             return Decision::Allow { reason: rbac.reason };
         }
-        Decision::NoOpinion { reason: rbac.reason }
+        reasons.push(rbac.reason);
+        reasons.retain(|reason| !reason.is_empty());
+        Decision::NoOpinion { reason: reasons.join("\n") }
     }
 
     /// The decision as the request path wants it: go on, or answer 403.

@@ -12,11 +12,15 @@
 
 mod authn;
 mod authorizer;
+pub mod bootstrap;
+mod escalation;
 mod impersonate;
+pub(crate) mod node;
 pub mod rbac;
+pub mod review;
 pub mod rules;
-pub(crate) mod selector;
 pub mod token;
+pub mod token_request;
 pub mod x509;
 
 use std::collections::BTreeMap;
@@ -26,6 +30,7 @@ use serde_json::Value;
 
 pub use authn::Authenticator;
 pub use authorizer::{Authorizer, Decision, forbidden};
+pub use escalation::check_escalation;
 pub use impersonate::impersonate;
 pub use x509::PeerCertificates;
 

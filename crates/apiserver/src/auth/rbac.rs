@@ -9,6 +9,7 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use serde::Deserialize;
 use serde_json::Value;
+use tether_machinery::selector::LabelSelector;
 
 use super::rules::PolicyRule;
 use super::{Attributes, Objects, User, service_account_user, text};
@@ -208,13 +209,15 @@ fn cluster_roles(objects: &dyn Objects) -> BTreeMap<String, Arc<[PolicyRule]>> {
     let all = by_name(objects.list(CLUSTER_ROLES));
     all.iter()
         .map(|role| {
-            let rules = match role.pointer("/aggregationRule/clusterRoleSelectors") {
-                None => rules_of(role),
-                Some(_) => aggregate(role, &all),
-            };
+            let rules = if is_aggregate(role) { aggregate(role, &all) } else { rules_of(role) };
             (text(role, "/metadata/name").to_owned(), rules.into())
         })
         .collect()
+}
+
+/// Are the rules of this ClusterRole those of others?
+fn is_aggregate(role: &Value) -> bool {
+    role.get("aggregationRule").is_some_and(|rule| !rule.is_null())
 }
 
 /// The rules of `role` that its aggregation rule gathers from `all`, without repetition. A selected role may itself be
@@ -233,7 +236,7 @@ fn gather(role: &Value, all: &[Arc<Value>], seen: &mut BTreeSet<String>, gathere
             if !seen.insert(text(other, "/metadata/name").to_owned()) {
                 continue;
             }
-            if other.get("aggregationRule").is_some_and(|rule| !rule.is_null()) {
+            if is_aggregate(other) {
                 gather(other, all, seen, gathered);
                 continue;
             }
@@ -246,18 +249,18 @@ fn gather(role: &Value, all: &[Arc<Value>], seen: &mut BTreeSet<String>, gathere
     }
 }
 
+/// A selector that cannot be understood selects nothing.
 fn selects(selector: &Value, role: &Value) -> bool {
-    let empty = serde_json::Map::new();
-    let labels = role.pointer("/metadata/labels").and_then(Value::as_object).unwrap_or(&empty);
-    super::selector::label_selector_matches(selector, labels)
+    let labels = role.pointer("/metadata/labels");
+    LabelSelector::from_object(selector).is_ok_and(|selector| selector.matches(&labels))
 }
 
 /// The ClusterRoles whose stored rules are not what their aggregation rule gathers, with the rules they should have.
 /// Writing these back makes the objects show what is in force; decisions never wait for it.
 pub fn stale_aggregates(objects: &dyn Objects) -> Vec<(String, Vec<PolicyRule>)> {
     let all = by_name(objects.list(CLUSTER_ROLES));
-    let aggregates = all.iter().filter(|role| role.get("aggregationRule").is_some_and(|rule| !rule.is_null()));
-    aggregates
+    all.iter()
+        .filter(|role| is_aggregate(role))
         .map(|role| (role, aggregate(role, &all)))
         .filter(|(role, rules)| rules_of(role) != *rules)
         .map(|(role, rules)| (text(role, "/metadata/name").to_owned(), rules))

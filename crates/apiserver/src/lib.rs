@@ -1,5 +1,6 @@
 //! An embedded Kubernetes API server.
 
+pub mod admission;
 pub mod auth;
 pub mod pki;
 pub mod store;

@@ -11,7 +11,6 @@ use std::sync::Arc;
 
 use tether_machinery::selector::FieldSelector;
 
-#[allow(unused_imports, reason = "admission follows")]
 pub(crate) use references::PodReferences;
 use relations::Relations;
 

@@ -1,0 +1,79 @@
+//! Admission: what happens to a write after it is authorized and before it is stored.
+
+pub mod node_restriction;
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use tether_machinery::status::{ApiError, Named};
+
+use crate::auth::{User, text};
+
+/// What a request does to its object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    Create,
+    Update,
+    Delete,
+    Connect,
+}
+
+impl Operation {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Create => "CREATE",
+            Self::Update => "UPDATE",
+            Self::Delete => "DELETE",
+            Self::Connect => "CONNECT",
+        }
+    }
+}
+
+/// A kind with its group and version.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GroupVersionKind {
+    pub group: String,
+    pub version: String,
+    pub kind: String,
+}
+
+/// A resource with its group and version.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GroupVersionResource {
+    pub group: String,
+    pub version: String,
+    pub resource: String,
+}
+
+/// A write on its way to the store.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub user: User,
+    pub operation: Operation,
+    /// The kind of `object`: not the resource's own for subresources such as `eviction` and `token`.
+    pub kind: GroupVersionKind,
+    pub resource: GroupVersionResource,
+    pub subresource: String,
+    /// For a Namespace object: its own name.
+    pub namespace: String,
+    /// On create the object's name; empty if it is still to be generated, or if a collection is deleted.
+    pub name: String,
+    /// What is to be stored; null on delete.
+    pub object: Value,
+    /// What is stored; none on create.
+    pub old_object: Option<Arc<Value>>,
+    pub dry_run: bool,
+    /// The operation's options (`CreateOptions`, …) with kind and apiVersion.
+    pub options: Value,
+}
+
+impl Request {
+    /// A 403 that names this request's object.
+    pub(crate) fn forbidden(&self, why: impl std::fmt::Display) -> ApiError {
+        let metadata = |field: &str| text(&self.object, &format!("/metadata/{field}")).to_owned();
+        let candidates = [self.name.clone(), metadata("name"), metadata("generateName"), "Unknown".to_owned()];
+        let name = candidates.into_iter().find(|name| !name.is_empty()).unwrap_or_default();
+        let at = Named { group: &self.resource.group, resource: &self.resource.resource, name: &name };
+        ApiError::forbidden(at, why)
+    }
+}

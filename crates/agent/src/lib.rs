@@ -1,1 +1,75 @@
-//! agent
+//! The node side: what a kubelet does for Tether, on a node of the embedded cluster.
+//!
+//! One process per node. It registers the node and keeps it alive ([`node`], [`heartbeat`]), tells the life of
+//! the pods that are bound to it ([`pods`]), and acts inside the node's own mount namespace ([`namespace`]), which
+//! outlives it: killing the agent unmounts nothing.
+//!
+//! No containers are run. A pod is a place where volumes get mounted.
+
+pub mod host;
+pub mod namespace;
+
+mod heartbeat;
+mod node;
+mod pods;
+mod volumes;
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use kube::Client;
+use tokio_util::sync::CancellationToken;
+
+/// Who this node is.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub name: String,
+    /// Where the node's services listen.
+    pub address: IpAddr,
+    pub zone: String,
+    pub region: String,
+    /// The node's directory; the free space of its file system is the node's.
+    pub data_dir: PathBuf,
+    /// As `kubectl get nodes` shows it.
+    pub version: String,
+    /// Why kernel devices and mounts cannot be used here, if they cannot.
+    pub mounts_unavailable: Option<String>,
+    /// What whoever restarts this process knows of its past.
+    pub restarts: Option<Restarts>,
+}
+
+/// How often this agent was restarted, and how its predecessor ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Restarts {
+    pub count: u32,
+    pub last_exit: Option<String>,
+}
+
+/// Why the agent gave up.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    #[error("cannot read facts of this host: {0}")]
+    Host(#[from] host::HostError),
+}
+
+/// Runs the node until `cancel`. `ready` is called once, when the API server has acknowledged a Ready node.
+pub async fn run(
+    client: Client,
+    options: Options,
+    ready: impl FnOnce() + Send,
+    cancel: CancellationToken,
+) -> Result<(), AgentError> {
+    let facts = host::Facts::read(&options.data_dir)?;
+    let node = node::Description::new(&options, &facts);
+    let registered = tokio::select! {
+        registered = node::register(&client, &node) => registered,
+        () = cancel.cancelled() => return Ok(()),
+    };
+    tracing::info!(node = options.name, "registered");
+    tokio::join!(
+        heartbeat::keep_lease(&client, &options.name, registered, &cancel),
+        heartbeat::keep_status(&client, &node, &options.data_dir, ready, &cancel),
+        pods::run(client.clone(), &options, &cancel),
+    );
+    Ok(())
+}

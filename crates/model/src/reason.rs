@@ -56,6 +56,15 @@ reasons! {
     /// What the rule would need was not set up.
     NotConfigured,
 
+    // A pod on its node.
+
+    /// The pod has finished; nothing of it runs any more.
+    PodCompleted,
+    /// The pod's volumes are mounted and it runs.
+    Started,
+    /// A volume of the pod cannot be mounted.
+    FailedMount,
+
     // Pod garbage collection.
 
     /// The number of finished pods is within the limit.

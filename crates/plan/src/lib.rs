@@ -13,6 +13,7 @@ pub mod binding;
 pub mod crd_cleanup;
 pub mod event;
 pub mod garbage;
+pub mod kubelet;
 pub mod namespace;
 pub mod node;
 pub mod object;

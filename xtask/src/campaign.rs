@@ -26,7 +26,24 @@ struct Campaign {
 }
 
 /// Every campaign there is.
-const CAMPAIGNS: &[Campaign] = &[];
+const CAMPAIGNS: &[Campaign] = &[
+    Campaign {
+        name: "store",
+        about: "lives of the API server's object store on a disk that fails and loses power",
+        package: "tether-apiserver",
+        target: None,
+        filter: "store::tests::campaign::",
+        seeds: 1000,
+    },
+    Campaign {
+        name: "store-kill",
+        about: "kill -9 of a process that writes to an object store; a seed is a kill",
+        package: "tether-apiserver",
+        target: None,
+        filter: "store::tests::kill::kills_in",
+        seeds: 200,
+    },
+];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

@@ -1,1 +1,3 @@
-//! testkit
+//! Help for tests: harnesses that several crates use.
+
+pub mod kill;

@@ -4,6 +4,7 @@
 //! from end to end; so a file that turns out to be damaged is left exactly as it was found.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io;
 use std::ops::Bound;
 
@@ -65,14 +66,16 @@ impl Shadow {
             let at = offset + done as u64;
             let (number, within) = (at / UNIT as u64, (at % UNIT as u64) as usize);
             let count = (UNIT - within).min(data.len() - done);
-            if !self.units.contains_key(&number) {
-                let mut unit = Box::new([0; UNIT]);
-                let start = number * UNIT as u64;
-                let there = inner.len()?.saturating_sub(start).min(UNIT as u64) as usize;
-                inner.read(start, &mut unit[..there])?;
-                self.units.insert(number, unit);
-            }
-            let unit = self.units.get_mut(&number).expect("the unit must be there: it was just added");
+            let unit = match self.units.entry(number) {
+                Entry::Occupied(unit) => unit.into_mut(),
+                Entry::Vacant(place) => {
+                    let mut unit = Box::new([0; UNIT]);
+                    let start = number * UNIT as u64;
+                    let there = inner.len()?.saturating_sub(start).min(UNIT as u64) as usize;
+                    inner.read(start, &mut unit[..there])?;
+                    place.insert(unit)
+                }
+            };
             unit[within..within + count].copy_from_slice(&data[done..done + count]);
             done += count;
         }

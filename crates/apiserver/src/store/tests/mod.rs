@@ -4,6 +4,7 @@ mod basics;
 mod campaign;
 mod damage;
 mod failures;
+mod kill;
 mod life;
 mod lists;
 mod oracle;

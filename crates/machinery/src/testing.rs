@@ -49,15 +49,19 @@ pub(crate) fn schema(openapi: &Value) -> Schema {
     }
 }
 
-/// Small JSON with few distinct names, so that random values meet each other.
-pub(crate) fn any_json() -> impl Strategy<Value = Value> {
-    let leaf = prop_oneof![
+/// A scalar of few distinct values, so that random values meet each other.
+pub(crate) fn any_scalar() -> impl Strategy<Value = Value> {
+    prop_oneof![
         Just(Value::Null),
         any::<bool>().prop_map(Value::from),
         (-2..3i64).prop_map(Value::from),
         "[a-c]{0,1}".prop_map(Value::from),
-    ];
-    leaf.prop_recursive(4, 24, 4, |inner| {
+    ]
+}
+
+/// Small JSON with few distinct names.
+pub(crate) fn any_json() -> impl Strategy<Value = Value> {
+    any_scalar().prop_recursive(4, 24, 4, |inner| {
         prop_oneof![
             prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
             prop::collection::btree_map("[a-c]", inner, 0..4).prop_map(|m| Value::Object(m.into_iter().collect())),

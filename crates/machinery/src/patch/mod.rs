@@ -24,6 +24,12 @@ fn does_not_apply() -> ApiError {
     ApiError::new(422, "Invalid", "the server rejected our request due to an error in our request", json!({}))
 }
 
+/// An error that Kubernetes answers with no reason and therefore with status 500, although the client is at
+/// fault: kubectl prints `Error from server: ` and the message, and so it does here.
+pub(crate) fn plain_error(message: impl Into<String>) -> ApiError {
+    ApiError::new(500, "", message, Value::Null)
+}
+
 /// A value's type as Go's decoder names it.
 fn json_kind(value: &Value) -> &'static str {
     match value {

@@ -17,7 +17,7 @@ use std::sync::LazyLock;
 
 use serde_json::{Map, Value};
 
-use super::{does_not_apply, json_kind};
+use super::{does_not_apply, json_kind, plain_error};
 use crate::schema::{PatchMeta, Schema};
 use crate::status::ApiError;
 
@@ -67,9 +67,7 @@ impl From<StrategicError> for ApiError {
                 Self::bad_request(e.to_string())
             }
             StrategicError::ListOfLists => does_not_apply(),
-            // Kubernetes answers the rest as an error without a reason, whose status is 500: kubectl prints
-            // "Error from server: map: … does not contain declared merge key: …", and so it does here.
-            _ => Self::new(500, "", e.to_string(), Value::Null),
+            _ => plain_error(e.to_string()),
         }
     }
 }

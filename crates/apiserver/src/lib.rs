@@ -1,6 +1,39 @@
-//! An embedded Kubernetes API server.
+//! An embedded Kubernetes API server: the real protocol, one process, one file.
+//!
+//! ```text
+//!   kubectl, client-go, kube-rs ──TLS──► serve ─┐
+//!   kube::Client in process ────────────────────┤
+//!                                               ▼
+//!   server ─► request ─► auth ─► handlers ─► admission ─► store (memory + redb)
+//!                                   │
+//!                                   └─ resource: one path for built-in kinds and custom resources
+//! ```
+//!
+//! What an object may look like is decided in `tether-machinery`; here are the parts with a clock, a disk and
+//! sockets. [`Server`] answers requests, whoever carries them; [`run`] puts one together on a data directory.
 
 pub mod admission;
 pub mod auth;
+mod body;
+mod bootstrap;
+mod definitions;
+mod discovery;
+mod ephemeral;
+mod expiry;
+#[doc(hidden)]
+pub mod handlers;
+pub mod metrics;
+mod object;
 pub mod pki;
+mod registry;
+mod request;
+mod resource;
+mod response;
+mod security;
+mod server;
 pub mod store;
+
+pub use bootstrap::{BootstrapError, bootstrap};
+pub use response::Body;
+pub use security::Security;
+pub use server::{Clock, Server, StoreObjects};

@@ -23,6 +23,7 @@ pub mod schema;
 pub mod selector;
 pub mod status;
 pub mod table;
+pub mod typed;
 
 #[cfg(test)]
 mod testing;

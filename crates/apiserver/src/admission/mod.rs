@@ -1,5 +1,10 @@
 //! Admission: what happens to a write after it is authorized and before it is stored.
+//!
+//! First by those who may change it, then by those who may only refuse. Built-in rules come first, then plugins in
+//! process (Tether's own rules on a laptop), then webhooks (the same rules on a real cluster): all of them see the
+//! same [`Request`].
 
+mod builtin;
 pub mod node_restriction;
 
 use std::sync::Arc;
@@ -7,7 +12,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use tether_machinery::status::{ApiError, Named};
 
-use crate::auth::{User, text};
+use crate::auth::{Authorizer, Objects, User, text};
 
 /// What a request does to its object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +73,11 @@ pub struct Request {
 }
 
 impl Request {
+    /// Whether an object of this core or other resource itself is written, not a part of it.
+    pub fn is_main(&self, group: &str, resource: &str) -> bool {
+        self.subresource.is_empty() && self.resource.group == group && self.resource.resource == resource
+    }
+
     /// A 403 that names this request's object.
     pub(crate) fn forbidden(&self, why: impl std::fmt::Display) -> ApiError {
         let metadata = |field: &str| text(&self.object, &format!("/metadata/{field}")).to_owned();
@@ -75,5 +85,48 @@ impl Request {
         let name = candidates.into_iter().find(|name| !name.is_empty()).unwrap_or_default();
         let at = Named { group: &self.resource.group, resource: &self.resource.resource, name: &name };
         ApiError::forbidden(at, why)
+    }
+}
+
+/// Rules that run in this process.
+pub trait Plugin: Send + Sync {
+    /// May change the object. Returns warnings.
+    fn mutate(&self, _request: &mut Request) -> Result<Vec<String>, ApiError> {
+        Ok(Vec::new())
+    }
+
+    /// May refuse the write. Returns warnings.
+    fn validate(&self, _request: &Request) -> Result<Vec<String>, ApiError> {
+        Ok(Vec::new())
+    }
+}
+
+/// All rules, in order.
+pub struct Admission {
+    plugins: Vec<Arc<dyn Plugin>>,
+}
+
+impl Admission {
+    /// The built-in rules over `objects`, then `plugins`, then whatever webhooks are configured.
+    pub fn new(objects: &Arc<dyn Objects>, authorizer: &Arc<Authorizer>, plugins: Vec<Arc<dyn Plugin>>) -> Self {
+        let mut all = builtin::plugins(objects, authorizer);
+        all.extend(plugins);
+        Self { plugins: all }
+    }
+
+    /// Mutating admission.
+    pub(crate) async fn mutate(&self, request: &mut Request, warnings: &mut Vec<String>) -> Result<(), ApiError> {
+        for plugin in &self.plugins {
+            warnings.extend(plugin.mutate(request)?);
+        }
+        Ok(())
+    }
+
+    /// Validating admission.
+    pub(crate) async fn validate(&self, request: &Request, warnings: &mut Vec<String>) -> Result<(), ApiError> {
+        for plugin in &self.plugins {
+            warnings.extend(plugin.validate(request)?);
+        }
+        Ok(())
     }
 }

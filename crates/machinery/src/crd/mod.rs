@@ -76,7 +76,7 @@ pub struct Scale {
 }
 
 /// One column of `kubectl get`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PrinterColumn {
     pub name: String,
     /// `integer`, `number`, `string`, `boolean` or `date`.

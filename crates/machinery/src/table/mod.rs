@@ -15,8 +15,9 @@ use serde_json::{Value, json};
 pub use duration::human as human_duration;
 pub use jsonpath::{JsonPath, ParseError};
 
+use crate::crd::PrinterColumn;
 use crate::kinds::Kind;
-use crate::kinds::edit::{integer, text};
+use crate::kinds::edit::text;
 
 /// How a row carries its object (`includeObject`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -106,27 +107,28 @@ impl Printer {
 
     /// The printer of a custom resource, from its version's `additionalPrinterColumns`; without any, the
     /// age is shown.
-    pub fn custom(definitions: &[Value]) -> Result<Self, ParseError> {
-        let age = [json!({
-            "name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp",
-            "description": builtin::AGE_DESCRIPTION,
-        })];
+    pub fn custom(definitions: &[PrinterColumn]) -> Result<Self, ParseError> {
+        let age = [PrinterColumn {
+            name: "Age".to_owned(),
+            ty: "date".to_owned(),
+            json_path: ".metadata.creationTimestamp".to_owned(),
+            description: builtin::AGE_DESCRIPTION.to_owned(),
+            ..PrinterColumn::default()
+        }];
         let definitions = if definitions.is_empty() { &age } else { definitions };
         let mut columns = vec![builtin::name_column()];
         let mut paths = Vec::new();
         for definition in definitions {
-            let path = text(definition, "/jsonPath");
-            let described = text(definition, "/description");
+            let path = &definition.json_path;
             columns.push(Column {
-                name: text(definition, "/name").to_owned(),
-                ty: text(definition, "/type").to_owned(),
-                format: text(definition, "/format").to_owned(),
-                description: if described.is_empty() {
-                    format!("Custom resource definition column (in JSONPath format): {path}")
-                } else {
-                    described.to_owned()
+                name: definition.name.clone(),
+                ty: definition.ty.clone(),
+                format: definition.format.clone(),
+                description: match definition.description.as_str() {
+                    "" => format!("Custom resource definition column (in JSONPath format): {path}"),
+                    described => described.to_owned(),
                 },
-                priority: integer(definition, "/priority").unwrap_or_default(),
+                priority: definition.priority,
             });
             paths.push(JsonPath::parse(path)?);
         }

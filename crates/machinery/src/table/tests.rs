@@ -33,6 +33,22 @@ fn pod_words(pod: &Value) -> String {
     line("", "pods", pod).split('|').skip(1).take(3).collect::<Vec<_>>().join(" ")
 }
 
+/// Columns as a definition spells them.
+fn columns(definitions: &Value) -> Vec<crate::crd::PrinterColumn> {
+    let text = |column: &Value, field: &str| column[field].as_str().unwrap_or_default().to_owned();
+    let list = definitions.as_array().unwrap();
+    list.iter()
+        .map(|column| crate::crd::PrinterColumn {
+            name: text(column, "name"),
+            ty: text(column, "type"),
+            format: text(column, "format"),
+            description: text(column, "description"),
+            priority: column["priority"].as_i64().unwrap_or_default(),
+            json_path: text(column, "jsonPath"),
+        })
+        .collect()
+}
+
 #[test]
 fn pods_say_what_their_containers_do() {
     let running = json!({"name": "main", "ready": true, "restartCount": 0, "state": {"running": {}}});
@@ -242,12 +258,12 @@ fn the_rest() {
 
 #[test]
 fn custom_columns() {
-    let printer = Printer::custom(&[
+    let printer = Printer::custom(&columns(&json!([
         json!({"name": "State", "type": "string", "jsonPath": ".status.state"}),
         json!({"name": "Size", "type": "integer", "jsonPath": ".spec.size", "priority": 1}),
         json!({"name": "Ready", "type": "boolean", "jsonPath": ".status.ready", "description": "Whether it is ready"}),
         json!({"name": "Scheduled", "type": "date", "jsonPath": ".status.scheduledAt"}),
-    ])
+    ])))
     .unwrap();
     let object = json!({
         "metadata": {"name": "v1"}, "spec": {"size": 5},

@@ -1,6 +1,9 @@
 //! Pods: defaults, admission, what each endpoint may change, deletion with grace.
 
+mod binding;
 mod defaults;
+
+pub use binding::{BindError, bind};
 
 pub(super) use defaults::default_source;
 

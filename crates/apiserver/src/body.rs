@@ -1,0 +1,100 @@
+//! Request bodies: bounded, in any format that Kubernetes' clients send, as one JSON value.
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http::header::CONTENT_TYPE;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde_json::Value;
+use tether_machinery::status::ApiError;
+use tether_machinery::{json, proto};
+
+/// Kubernetes' own limit; etcd's objects are at most half of it.
+pub const MAX_BODY_BYTES: usize = 3 * 1024 * 1024;
+
+/// A decoded body, with what a strict reader would object to.
+#[derive(Debug)]
+pub struct Decoded {
+    pub value: Value,
+    /// `duplicate field "spec.x"`, one for each.
+    pub complaints: Vec<String>,
+}
+
+/// Reads the whole body, or fails with 413.
+pub async fn collect<B>(body: B) -> Result<Bytes, ApiError>
+where
+    B: http_body::Body<Data = Bytes>,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let error = match Limited::new(body, MAX_BODY_BYTES).collect().await {
+        Ok(collected) => return Ok(collected.to_bytes()),
+        Err(error) => error,
+    };
+    if error.downcast_ref::<LengthLimitError>().is_some() {
+        return Err(ApiError::too_large(format!("Request entity too large: limit is {MAX_BODY_BYTES}")));
+    }
+    Err(ApiError::bad_request(format!("could not read the request body: {error}")))
+}
+
+/// The media type of a request, without parameters; JSON if the client gave none.
+pub fn media_type(headers: &HeaderMap) -> &str {
+    let full = headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    match full.split(';').next().unwrap_or_default().trim() {
+        "" => "application/json",
+        given => given,
+    }
+}
+
+/// Decodes an object by its content type.
+pub fn decode(headers: &HeaderMap, bytes: &Bytes) -> Result<Decoded, ApiError> {
+    match media_type(headers) {
+        "application/json" | "application/merge-patch+json" | "text/json" => decode_json(bytes),
+        "application/yaml" | "text/yaml" => decode_yaml(bytes),
+        "application/vnd.kubernetes.protobuf" => {
+            let value = proto::decode(bytes).map_err(|e| ApiError::bad_request(e.to_string()))?;
+            Ok(Decoded { value, complaints: Vec::new() })
+        }
+        _ => Err(ApiError::unsupported_media_type(
+            "the body of the request was in an unknown format - accepted media types include: \
+             application/json, application/yaml, application/vnd.kubernetes.protobuf",
+        )),
+    }
+}
+
+/// JSON with duplicate fields noticed and depth bounded.
+pub fn decode_json(bytes: &[u8]) -> Result<Decoded, ApiError> {
+    let (value, complaints) = json::parse_strict(bytes).map_err(|e| ApiError::bad_request(e.to_string()))?;
+    Ok(Decoded { value, complaints })
+}
+
+/// YAML, or JSON that is sent as YAML (as `kubectl apply --server-side` does).
+pub fn decode_yaml(bytes: &[u8]) -> Result<Decoded, ApiError> {
+    if bytes.iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'{')
+        && let Ok(decoded) = decode_json(bytes)
+    {
+        return Ok(decoded);
+    }
+    let value = serde_yaml_ng::from_slice::<Value>(bytes)
+        .map_err(|e| ApiError::bad_request(format!("error decoding YAML: {e}")))?;
+    Ok(Decoded { value, complaints: Vec::new() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn formats_by_content_type() {
+        let mut headers = HeaderMap::new();
+        assert_eq!(decode(&headers, &Bytes::from_static(b"{\"a\":1}")).expect("json").value["a"], 1);
+        headers.insert(CONTENT_TYPE, "application/yaml; charset=utf-8".parse().expect("header"));
+        assert_eq!(decode(&headers, &Bytes::from_static(b"a: 1")).expect("yaml").value["a"], 1);
+        headers.insert(CONTENT_TYPE, "text/plain".parse().expect("header"));
+        assert_eq!(decode(&headers, &Bytes::from_static(b"a")).expect_err("text").code, 415);
+    }
+
+    #[tokio::test]
+    async fn a_body_over_the_limit_is_refused() {
+        let body = http_body_util::Full::new(Bytes::from(vec![b'x'; MAX_BODY_BYTES + 1]));
+        assert_eq!(collect(body).await.expect_err("too large").code, 413);
+    }
+}

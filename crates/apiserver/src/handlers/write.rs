@@ -1,0 +1,399 @@
+//! POST, PUT and the common path of every change to an object that exists.
+//!
+//! A change is computed from the object as it is, then written on the condition that it still is. Changes
+//! that do not name a `resourceVersion` are computed again when they lose that race.
+
+use std::sync::Arc;
+
+use http::{Response, StatusCode};
+use serde_json::Value;
+use tether_machinery::field::{FieldError, Path};
+use tether_machinery::status::ApiError;
+
+use super::{Context, view};
+use crate::admission::Operation;
+use crate::object::{self, meta_str};
+use crate::request::{FieldValidation, WriteOptions};
+use crate::response::{self, Body};
+use crate::store::{Change, Entry, Expect, WriteError};
+
+/// How often a change without a `resourceVersion` is computed anew after losing a race; Kubernetes' number.
+const MAX_CONFLICT_RETRIES: usize = 5;
+/// How often a taken `generateName` is replaced by another before the client is told.
+const MAX_NAME_TRIES: usize = 8;
+
+/// The result of a change: the object as the client sees it, and whether it came into being just now.
+pub(super) struct Written {
+    pub object: Value,
+    pub created: bool,
+    pub warnings: Vec<String>,
+}
+
+impl Written {
+    pub(super) fn respond(self, cx: &Context<'_>) -> Result<Response<Body>, ApiError> {
+        let status = if self.created { StatusCode::CREATED } else { StatusCode::OK };
+        let mut response = view::object(cx, status, self.object)?;
+        response::warn(&mut response, &self.warnings);
+        Ok(response)
+    }
+}
+
+/// POST of a new object.
+pub async fn create(cx: &Context<'_>) -> Result<Response<Body>, ApiError> {
+    let options = cx.write_options()?;
+    let (object, warnings) = decode_object(cx, &options)?;
+    let mut written = create_object(cx, object, &options, Tracking::Update).await?;
+    written.warnings.splice(0..0, warnings);
+    written.respond(cx)
+}
+
+/// PUT of a whole object.
+pub async fn update(cx: &Context<'_>) -> Result<Response<Body>, ApiError> {
+    let options = cx.write_options()?;
+    let (object, warnings) = decode_object(cx, &options)?;
+    let name = meta_str(&object, "name");
+    if name != cx.info.name {
+        let why = if name.is_empty() {
+            "name must be provided".to_owned()
+        } else {
+            format!("the name of the object ({name}) does not match the name on the URL ({})", cx.info.name)
+        };
+        return Err(ApiError::bad_request(why));
+    }
+    if cx.server.store().get(&cx.key()).is_none() && cx.resource.create_on_update() && cx.info.subresource.is_empty() {
+        return create_object(cx, object, &options, Tracking::Update).await?.respond(cx);
+    }
+    let mut written = change(cx, &options, Tracking::Update, |_| Ok(object.clone())).await?;
+    written.warnings.splice(0..0, warnings);
+    written.respond(cx)
+}
+
+/// The body as an object of this resource: decoded, of the right kind and namespace, unknown fields
+/// treated as the request wishes. Returns the warnings for them.
+pub(super) fn decode_object(cx: &Context<'_>, options: &WriteOptions) -> Result<(Value, Vec<String>), ApiError> {
+    let decoded = crate::body::decode(cx.headers, &cx.body)?;
+    let mut object = decoded.value;
+    if !object.is_object() {
+        return Err(ApiError::bad_request("the request body must be one JSON object with apiVersion and kind"));
+    }
+    check_kind(cx, &mut object)?;
+    let complaints = clean(cx, &mut object, decoded.complaints, options.validation)?;
+    check_namespace(cx, &mut object)?;
+    Ok((object, complaints))
+}
+
+fn check_kind(cx: &Context<'_>, object: &mut Value) -> Result<(), ApiError> {
+    let (api_version, kind) = cx.resource.body_kind(&cx.info.subresource);
+    for (field, expected, words) in [("apiVersion", &api_version, "API version"), ("kind", &kind, "kind")] {
+        match object.get(field).and_then(Value::as_str) {
+            None | Some("") => object[field] = expected.as_str().into(),
+            Some(given) if given == expected => {}
+            Some(given) => {
+                let why = format!("the {words} in the data ({given}) does not match the expected {words} ({expected})");
+                return Err(ApiError::bad_request(why));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_namespace(cx: &Context<'_>, object: &mut Value) -> Result<(), ApiError> {
+    if !cx.resource.namespaced {
+        return Ok(());
+    }
+    match meta_str(object, "namespace") {
+        "" => object["metadata"]["namespace"] = cx.info.namespace.as_str().into(),
+        given if given == cx.info.namespace => {}
+        _ => {
+            return Err(ApiError::bad_request(
+                "the namespace of the provided object does not match the namespace sent on the request",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Drops what the schema does not know, and complains as the request wishes.
+pub(super) fn clean(
+    cx: &Context<'_>,
+    object: &mut Value,
+    mut complaints: Vec<String>,
+    validation: FieldValidation,
+) -> Result<Vec<String>, ApiError> {
+    let resource = &cx.resource;
+    let unknown = resource.clean(&cx.info.subresource, object).map_err(|e| {
+        let kind = &resource.kind;
+        let message = format!("{kind} in version {:?} cannot be handled as a {kind}: {e}", resource.version);
+        ApiError::bad_request(message)
+    })?;
+    complaints.extend(unknown.iter().map(|path| format!("unknown field {path:?}")));
+    match validation {
+        FieldValidation::Ignore => Ok(Vec::new()),
+        FieldValidation::Warn => Ok(complaints),
+        FieldValidation::Strict if complaints.is_empty() => Ok(complaints),
+        FieldValidation::Strict => {
+            let list = complaints.join(", ");
+            let message = if resource.is_custom() {
+                format!("strict decoding error: {list}")
+            } else {
+                let kind = &resource.kind;
+                let version = &resource.version;
+                format!("{kind} in version {version:?} cannot be handled as a {kind}: strict decoding error: {list}")
+            };
+            Err(ApiError::bad_request(message))
+        }
+    }
+}
+
+/// Who the changed fields belong to afterwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tracking {
+    /// The writer takes what it changed.
+    Update,
+    /// Server-side apply has settled ownership already.
+    Applied,
+}
+
+/// Creates `object`, which is clean and of this resource.
+pub(super) async fn create_object(
+    cx: &Context<'_>,
+    object: Value,
+    options: &WriteOptions,
+    tracking: Tracking,
+) -> Result<Written, ApiError> {
+    let generated = meta_str(&object, "name").is_empty() && !meta_str(&object, "generateName").is_empty();
+    let tries = if generated { MAX_NAME_TRIES } else { 1 };
+    let mut last = None;
+    for _ in 0..tries {
+        match create_once(cx, object.clone(), options, tracking).await {
+            Err(e) if e.reason == "AlreadyExists" && generated => last = Some(e),
+            other => return other,
+        }
+    }
+    Err(last.unwrap_or_else(|| ApiError::internal("no name could be generated")))
+}
+
+async fn create_once(
+    cx: &Context<'_>,
+    mut object: Value,
+    options: &WriteOptions,
+    tracking: Tracking,
+) -> Result<Written, ApiError> {
+    if !meta_str(&object, "resourceVersion").is_empty() {
+        return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
+    }
+    if cx.resource.is_terminating() {
+        let why = "create not allowed while custom resource definition is terminating";
+        return Err(ApiError::method_not_allowed(why));
+    }
+    fill_new_metadata(cx, &mut object);
+    cx.resource.prepare_create(&mut object, cx.server.now());
+    let mut warnings = Vec::new();
+    let mut request = cx.admission(Operation::Create, object, None, options.dry_run);
+    cx.server.admission().mutate(&mut request, &mut warnings).await?;
+    cx.establish(&mut request.object);
+    cx.resource.complete(&mut request.object);
+    if tracking == Tracking::Update {
+        cx.track(options, None, &mut request.object);
+    }
+    let name = meta_str(&request.object, "name").to_owned();
+    cx.refuse_invalid(&name, &cx.resource.validate_create(&request.object))?;
+    cx.server.admission().validate(&request, &mut warnings).await?;
+    let object = request.object;
+    let object = if options.dry_run {
+        if cx.server.store().get(&cx.key_of(&object)).is_some() {
+            return Err(ApiError::already_exists(cx.resource.named(&name)));
+        }
+        object
+    } else {
+        let key = cx.key_of(&object);
+        let written = cx.server.store().write(key, Expect::Absent, Change::Put(encode(cx, object))).await;
+        let entry = written.map_err(|e| match e {
+            WriteError::Conflict { .. } => ApiError::already_exists(cx.resource.named(&name)),
+            other => storage_error(&other),
+        })?;
+        cx.server.written(&cx.resource);
+        cx.resource.read(&entry)
+    };
+    Ok(Written { object, created: true, warnings })
+}
+
+fn fill_new_metadata(cx: &Context<'_>, object: &mut Value) {
+    let now = cx.server.now();
+    let meta = object::metadata(object);
+    for field in ["selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "resourceVersion", "generation"] {
+        meta.remove(field);
+    }
+    meta.insert("uid".to_owned(), cx.server.new_uid().into());
+    meta.insert("creationTimestamp".to_owned(), object::timestamp(now).into());
+    if meta.get("name").and_then(Value::as_str).unwrap_or_default().is_empty()
+        && let Some(base) = meta.get("generateName").and_then(Value::as_str)
+    {
+        let name = tether_machinery::names::generate_name(base, &cx.server.random_suffix());
+        meta.insert("name".to_owned(), name.into());
+    }
+}
+
+/// Bytes with the revision inside, made when the store has assigned it.
+pub(super) fn encode(cx: &Context<'_>, object: Value) -> crate::store::Encode {
+    let mut object = cx.resource.to_stored(object);
+    Box::new(move |revision| {
+        object["metadata"]["resourceVersion"] = revision.to_string().into();
+        serde_json::to_vec(&object).expect("a JSON value must serialise").into()
+    })
+}
+
+pub(super) fn storage_error(error: &WriteError) -> ApiError {
+    match error {
+        WriteError::TooLarge { .. } => ApiError::too_large(error.to_string()),
+        WriteError::ReadOnly { .. } | WriteError::Closed => ApiError::unavailable(error.to_string()),
+        other => ApiError::internal(other),
+    }
+}
+
+/// Changes the object that the request names: `compute` makes the wished object from the present one.
+pub(super) async fn change<F>(
+    cx: &Context<'_>,
+    options: &WriteOptions,
+    tracking: Tracking,
+    compute: F,
+) -> Result<Written, ApiError>
+where
+    F: Fn(&Value) -> Result<Value, ApiError> + Send + Sync,
+{
+    let mut tries = 0;
+    loop {
+        let entry = cx.existing()?;
+        let current = Arc::new(cx.resource.read(&entry));
+        let wished = compute(&current)?;
+        let pinned = pinned_revision(cx, &wished, &current)?;
+        let changed = change_once(cx, options, tracking, &entry, &current, wished).await;
+        match changed {
+            Err(Lost::Race) if !pinned && tries < MAX_CONFLICT_RETRIES => tries += 1,
+            Err(Lost::Race) => return Err(modified(cx)),
+            Err(Lost::For(error)) => return Err(error),
+            Ok(written) => return Ok(written),
+        }
+    }
+}
+
+/// Why a try did not succeed.
+enum Lost {
+    /// Somebody else changed the object in between.
+    Race,
+    For(ApiError),
+}
+
+impl From<ApiError> for Lost {
+    fn from(error: ApiError) -> Self {
+        Self::For(error)
+    }
+}
+
+pub(super) fn modified(cx: &Context<'_>) -> ApiError {
+    let why = "the object has been modified; please apply your changes to the latest version and try again";
+    ApiError::conflict(cx.resource.named(&cx.info.name), why)
+}
+
+/// Checks what the wished object says about the one it replaces; true if it names a revision.
+fn pinned_revision(cx: &Context<'_>, wished: &Value, current: &Value) -> Result<bool, ApiError> {
+    let (uid, is) = (meta_str(wished, "uid"), meta_str(current, "uid"));
+    if !uid.is_empty() && uid != is {
+        let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {is}");
+        return Err(ApiError::conflict(cx.resource.named(&cx.info.name), why));
+    }
+    let asked = meta_str(wished, "resourceVersion");
+    if asked.is_empty() || asked == "0" {
+        if cx.info.verb == "update" && !cx.resource.unconditional_update() {
+            let error = FieldError::invalid(
+                Path::new("metadata.resourceVersion"),
+                Value::Null,
+                "must be specified for an update",
+            );
+            let mut error = ApiError::invalid(cx.resource.kind_named(&cx.info.name), &[error]);
+            error.message = error.message.replace("null", "0x0");
+            return Err(error);
+        }
+        return Ok(false);
+    }
+    if asked != meta_str(current, "resourceVersion") {
+        return Err(modified(cx));
+    }
+    // A patch is computed from the present object and carries its revision along; only a PUT or a patch
+    // that names the revision itself pins it.
+    Ok(cx.info.verb == "update" || cx.patch_names_revision())
+}
+
+async fn change_once(
+    cx: &Context<'_>,
+    options: &WriteOptions,
+    tracking: Tracking,
+    entry: &Entry,
+    current: &Arc<Value>,
+    mut wished: Value,
+) -> Result<Written, Lost> {
+    let name = &cx.info.name;
+    keep_system_metadata(&mut wished, current);
+    cx.resource.prepare_update(&cx.info.subresource, &mut wished, current, cx.server.now());
+    let mut warnings = Vec::new();
+    let mut request = cx.admission(Operation::Update, wished, Some(current.clone()), options.dry_run);
+    cx.server.admission().mutate(&mut request, &mut warnings).await?;
+    cx.establish(&mut request.object);
+    cx.resource.complete(&mut request.object);
+    if tracking == Tracking::Update {
+        cx.track(options, Some(current), &mut request.object);
+    }
+    cx.resource.bump_generation(&cx.info.subresource, &mut request.object, current);
+    let errors = cx.resource.validate_update(&cx.info.subresource, &request.object, current);
+    cx.refuse_invalid(name, &errors)?;
+    cx.server.admission().validate(&request, &mut warnings).await?;
+    let wished = request.object;
+    if wished == **current || options.dry_run {
+        return Ok(Written { object: wished, created: false, warnings });
+    }
+    let expect = Expect::Revision(entry.revision);
+    let change = if cx.resource.deletion_is_complete(&wished) {
+        Change::Delete(encode(cx, wished))
+    } else {
+        Change::Put(encode(cx, wished))
+    };
+    match cx.server.store().write(cx.key(), expect, change).await {
+        Ok(entry) => {
+            cx.server.written(&cx.resource);
+            Ok(Written { object: cx.resource.read(&entry), created: false, warnings })
+        }
+        Err(WriteError::Conflict { current: None }) => Err(Lost::For(ApiError::not_found(cx.resource.named(name)))),
+        Err(WriteError::Conflict { .. }) => Err(Lost::Race),
+        Err(other) => Err(Lost::For(storage_error(&other))),
+    }
+}
+
+/// What the server alone decides stays as it is, whatever the client sent.
+fn keep_system_metadata(wished: &mut Value, current: &Value) {
+    let old = current.get("metadata").cloned().unwrap_or_default();
+    let meta = object::metadata(wished);
+    let system = [
+        "uid",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "generation",
+        "resourceVersion",
+    ];
+    for field in system {
+        match old.get(field) {
+            Some(value) => {
+                meta.insert(field.to_owned(), value.clone());
+            }
+            None => {
+                meta.remove(field);
+            }
+        }
+    }
+    meta.remove("selfLink");
+    if meta.get("name").and_then(Value::as_str).unwrap_or_default().is_empty()
+        && let Some(name) = old.get("name")
+    {
+        meta.insert("name".to_owned(), name.clone());
+    }
+}

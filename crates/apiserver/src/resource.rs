@@ -1,0 +1,545 @@
+//! One served resource at one version: what the request path needs to know, for built-in kinds and custom
+//! resources alike.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tether_machinery::apply::FieldSet;
+use tether_machinery::crd::{CrdInfo, CrdVersion};
+use tether_machinery::field::{FieldError, Path};
+use tether_machinery::kinds::Kind;
+use tether_machinery::names::NameRule;
+use tether_machinery::schema::{self, Schema};
+use tether_machinery::status::Named;
+use tether_machinery::table::Printer;
+use tether_machinery::{builtin, crd, meta, proto, typed};
+
+use crate::definitions;
+use crate::object::{finalizers, is_deleting, meta_str};
+use crate::registry::Definition;
+use crate::store::Entry;
+
+/// A custom resource: its definition and which of its versions this is.
+#[derive(Debug)]
+pub struct Custom {
+    pub info: CrdInfo,
+    pub version: usize,
+    /// The revision at which the definition last changed. Objects written later are in its shape already.
+    pub changed_at: u64,
+    /// The definition is being deleted: nothing new may come.
+    pub terminating: bool,
+}
+
+impl Custom {
+    pub fn version(&self) -> &CrdVersion {
+        &self.info.versions[self.version]
+    }
+
+    fn storage_api_version(&self) -> String {
+        let storage = self.info.versions.iter().find(|v| v.storage).unwrap_or(self.version());
+        format!("{}/{}", self.info.group, storage.name)
+    }
+}
+
+/// Where a resource comes from.
+#[derive(Clone, Debug)]
+pub enum Source {
+    Builtin(&'static Kind),
+    Custom(Arc<Custom>),
+}
+
+/// A subresource as discovery lists it.
+#[derive(Clone, Debug)]
+pub struct Subresource {
+    pub name: String,
+    pub group: String,
+    pub version: String,
+    pub kind: String,
+    pub verbs: Vec<&'static str>,
+}
+
+/// One resource at one version.
+#[derive(Clone)]
+pub struct Resource {
+    pub group: String,
+    pub version: String,
+    pub kind: String,
+    pub list_kind: String,
+    pub plural: String,
+    pub singular: String,
+    pub short_names: Vec<String>,
+    pub categories: Vec<String>,
+    pub namespaced: bool,
+    pub verbs: Vec<&'static str>,
+    pub subresources: Vec<Subresource>,
+    /// The store's name for it.
+    pub storage: String,
+    pub schema: Arc<Schema>,
+    pub printer: Arc<Printer>,
+    pub source: Source,
+}
+
+const CUSTOM_VERBS: &[&str] = &["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"];
+const SUBRESOURCE_VERBS: &[&str] = &["get", "patch", "update"];
+
+/// Kinds whose DELETE answers with the object instead of a Status, as their registries do upstream.
+const RETURN_DELETED: &[&str] = &[
+    "pods",
+    "persistentvolumes",
+    "persistentvolumeclaims",
+    "serviceaccounts",
+    "storageclasses.storage.k8s.io",
+    "volumeattachments.storage.k8s.io",
+    "csinodes.storage.k8s.io",
+    "csidrivers.storage.k8s.io",
+];
+
+fn owned(list: &[&'static str]) -> Vec<String> {
+    list.iter().map(|s| (*s).to_owned()).collect()
+}
+
+impl Resource {
+    /// A built-in kind.
+    pub fn builtin(kind: &'static Kind) -> Self {
+        let or_own = |given: &'static str, own: &'static str| if given.is_empty() { own } else { given }.to_owned();
+        let subresources = kind.subresources.iter().map(|sub| Subresource {
+            name: sub.name.to_owned(),
+            group: or_own(sub.group, if sub.version.is_empty() { kind.group } else { "" }),
+            version: or_own(sub.version, kind.version),
+            kind: sub.kind.to_owned(),
+            verbs: sub.verbs.to_vec(),
+        });
+        Self {
+            group: kind.group.to_owned(),
+            version: kind.version.to_owned(),
+            kind: kind.kind.to_owned(),
+            list_kind: kind.list_kind.to_owned(),
+            plural: kind.plural.to_owned(),
+            singular: kind.singular.to_owned(),
+            short_names: owned(kind.short_names),
+            categories: owned(kind.categories),
+            namespaced: kind.namespaced,
+            verbs: kind.verbs.to_vec(),
+            subresources: subresources.collect(),
+            storage: kind.storage_resource(),
+            schema: builtin::schema(kind.group, kind.version, kind.kind).unwrap_or_default(),
+            printer: Arc::new(Printer::builtin(kind)),
+            source: Source::Builtin(kind),
+        }
+    }
+
+    /// Version `index` of a custom resource definition.
+    pub fn custom(definition: &Definition, index: usize) -> Self {
+        let info = &definition.info;
+        let version = &info.versions[index];
+        let sub = |name: &str, group: &str, version: &str, kind: &str| Subresource {
+            name: name.to_owned(),
+            group: group.to_owned(),
+            version: version.to_owned(),
+            kind: kind.to_owned(),
+            verbs: SUBRESOURCE_VERBS.to_vec(),
+        };
+        let mut subresources = Vec::new();
+        if version.status_subresource {
+            subresources.push(sub("status", &info.group, &version.name, &info.kind));
+        }
+        if version.scale.is_some() {
+            subresources.push(sub("scale", "autoscaling", "v1", "Scale"));
+        }
+        Self {
+            group: info.group.clone(),
+            version: version.name.clone(),
+            kind: info.kind.clone(),
+            list_kind: info.list_kind.clone(),
+            plural: info.plural.clone(),
+            singular: info.singular.clone(),
+            short_names: info.short_names.clone(),
+            categories: info.categories.clone(),
+            namespaced: info.namespaced,
+            verbs: CUSTOM_VERBS.to_vec(),
+            subresources,
+            storage: format!("{}.{}", info.plural, info.group),
+            schema: version.schema.clone(),
+            printer: Arc::new(
+                Printer::custom(&version.columns).expect("the columns of a served definition must parse"),
+            ),
+            source: Source::Custom(Arc::new(Custom {
+                info: info.clone(),
+                version: index,
+                changed_at: definition.changed_at,
+                terminating: definition.terminating,
+            })),
+        }
+    }
+
+    pub fn is_custom(&self) -> bool {
+        matches!(self.source, Source::Custom(_))
+    }
+
+    /// `v1`, `longhorn.io/v1beta2`.
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
+    }
+
+    /// As most errors name it.
+    pub fn named<'a>(&'a self, name: &'a str) -> Named<'a> {
+        Named { group: &self.group, resource: &self.plural, name }
+    }
+
+    /// As validation errors name it.
+    pub fn kind_named<'a>(&'a self, name: &'a str) -> Named<'a> {
+        Named { group: &self.group, resource: &self.kind, name }
+    }
+
+    /// `/v1, Resource=pods`, as selector errors print it.
+    pub fn gvr_text(&self) -> String {
+        format!("{}/{}, Resource={}", self.group, self.version, self.plural)
+    }
+
+    pub fn subresource(&self, name: &str) -> Option<&Subresource> {
+        self.subresources.iter().find(|s| s.name == name)
+    }
+
+    /// `apiVersion` and `kind` that a body must have.
+    pub fn body_kind(&self, subresource: &str) -> (String, String) {
+        match self.subresource(subresource) {
+            Some(sub) if sub.kind != self.kind => {
+                let api_version =
+                    if sub.group.is_empty() { sub.version.clone() } else { format!("{}/{}", sub.group, sub.version) };
+                (api_version, sub.kind.clone())
+            }
+            _ => (self.api_version(), self.kind.clone()),
+        }
+    }
+
+    // ---- reading ----
+
+    /// The stored object as this version shows it.
+    pub fn read(&self, entry: &Entry) -> Value {
+        let mut object: Value =
+            serde_json::from_slice(&entry.value).expect("the store must hold JSON: it was encoded here");
+        match &self.source {
+            Source::Builtin(kind) => {
+                if let Some(face) = kind.face {
+                    (face.from_stored)(&mut object);
+                }
+            }
+            Source::Custom(custom) => {
+                object["apiVersion"] = self.api_version().into();
+                if entry.revision < custom.changed_at {
+                    self.shape(&mut object);
+                }
+            }
+        }
+        object
+    }
+
+    /// The same as bytes; most often those of the store, shared.
+    pub fn present(&self, entry: &Entry) -> Bytes {
+        let as_stored = match &self.source {
+            Source::Builtin(kind) => kind.face.is_none(),
+            Source::Custom(custom) => custom.info.versions.len() == 1 && entry.revision >= custom.changed_at,
+        };
+        if as_stored { entry.value.clone() } else { self.read(entry).to_string().into() }
+    }
+
+    /// The object as it is stored.
+    pub fn to_stored(&self, mut object: Value) -> Value {
+        match &self.source {
+            Source::Builtin(kind) => {
+                if let Some(face) = kind.face {
+                    (face.to_stored)(&mut object);
+                }
+            }
+            Source::Custom(custom) => object["apiVersion"] = custom.storage_api_version().into(),
+        }
+        object
+    }
+
+    /// Whether a field selector may name this field.
+    pub fn selectable(&self, field: &str) -> bool {
+        match &self.source {
+            Source::Builtin(kind) => kind.field(&Value::Null, field).is_some(),
+            Source::Custom(custom) => {
+                field == "metadata.name"
+                    || (field == "metadata.namespace" && self.namespaced)
+                    || custom.version().selectable_fields.iter().any(|f| f.trim_start_matches('.') == field)
+            }
+        }
+    }
+
+    /// The value of a selectable field, as text.
+    pub fn field_value(&self, object: &Value, field: &str) -> String {
+        match &self.source {
+            Source::Builtin(kind) => kind.field(object, field).unwrap_or_default(),
+            Source::Custom(_) => {
+                let found = field.split('.').try_fold(object, |at, part| at.get(part));
+                match found {
+                    Some(Value::String(text)) => text.clone(),
+                    Some(Value::Null) | None => String::new(),
+                    Some(other) => other.to_string(),
+                }
+            }
+        }
+    }
+
+    // ---- writing ----
+
+    /// Drops what the schema does not know and what is empty; returns the paths of unknown fields, or what
+    /// has the wrong type.
+    pub fn clean(&self, subresource: &str, object: &mut Value) -> Result<Vec<String>, String> {
+        match &self.source {
+            Source::Builtin(_) => {
+                let (api_version, kind) = self.body_kind(subresource);
+                let other;
+                let schema = if kind == self.kind {
+                    &self.schema
+                } else {
+                    let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
+                    other = builtin::schema(group, version, &kind).unwrap_or_default();
+                    &other
+                };
+                let unknown = schema::prune(object, schema);
+                typed::check(object, schema).map_err(|e| e.to_string())?;
+                proto::trim(&api_version, &kind, object);
+                Ok(unknown)
+            }
+            Source::Custom(_) => {
+                if !object.get("metadata").is_none_or(Value::is_object) {
+                    return Err("metadata must be an object".to_owned());
+                }
+                let unknown = self.shape(object);
+                let metadata = builtin::object_meta();
+                let meta = &mut object["metadata"];
+                if meta.is_null() {
+                    *meta = json!({});
+                }
+                let mut unknown_meta = schema::prune(meta, metadata);
+                typed::check(meta, metadata).map_err(|e| e.to_string())?;
+                unknown_meta.iter_mut().for_each(|path| path.insert_str(0, "metadata."));
+                unknown_meta.extend(unknown);
+                Ok(unknown_meta)
+            }
+        }
+    }
+
+    /// Prunes and defaults a custom object.
+    fn shape(&self, object: &mut Value) -> Vec<String> {
+        let unknown = schema::prune(object, &self.schema);
+        schema::apply_defaults(object, &self.schema);
+        unknown
+    }
+
+    /// Adds what a typed server always writes, so that every reader sees it.
+    pub fn complete(&self, object: &mut Value) {
+        if !self.is_custom() {
+            proto::complete(&self.api_version(), &self.kind, object);
+        }
+    }
+
+    pub fn prepare_create(&self, object: &mut Value, now: Timestamp) {
+        match &self.source {
+            Source::Builtin(kind) => {
+                (kind.strategy.default)(object);
+                (kind.strategy.admit_create)(object);
+                (kind.strategy.default)(object);
+                kind.prepare_create(object, now);
+            }
+            Source::Custom(custom) => {
+                if custom.version().status_subresource {
+                    remove(object, "status");
+                }
+                object["metadata"]["generation"] = json!(1);
+            }
+        }
+    }
+
+    /// What an update through `subresource` may not touch is put back.
+    pub fn prepare_update(&self, subresource: &str, wished: &mut Value, current: &Value, now: Timestamp) {
+        match &self.source {
+            Source::Builtin(kind) => {
+                (kind.strategy.default)(wished);
+                match subresource {
+                    "status" => {
+                        kind.prepare_status(wished, current, now);
+                    }
+                    // These compute the whole object themselves and change nothing else.
+                    "binding" | "finalize" => {}
+                    _ => {
+                        (kind.strategy.admit_update)(wished);
+                        kind.prepare_update(wished, current);
+                    }
+                }
+            }
+            Source::Custom(custom) => {
+                if subresource == "status" {
+                    let status = wished.get_mut("status").map(Value::take);
+                    let managed = wished["metadata"].get_mut("managedFields").map(Value::take);
+                    *wished = current.clone();
+                    put_or_remove(wished, "status", status);
+                    if let Some(managed) = managed {
+                        wished["metadata"]["managedFields"] = managed;
+                    }
+                } else if custom.version().status_subresource {
+                    put_or_remove(wished, "status", current.get("status").cloned());
+                }
+            }
+        }
+    }
+
+    /// The generation counts changes of what is wished: everything but metadata, and but status where that is a
+    /// subresource. Built-in kinds have done so in `prepare_update`.
+    pub fn bump_generation(&self, subresource: &str, wished: &mut Value, current: &Value) {
+        let Source::Custom(custom) = &self.source else { return };
+        if subresource == "status" {
+            return;
+        }
+        let wish = |object: &Value| {
+            let mut rest = object.clone();
+            remove(&mut rest, "metadata");
+            if custom.version().status_subresource {
+                remove(&mut rest, "status");
+            }
+            rest
+        };
+        if wish(wished) != wish(current) {
+            let generation = current["metadata"]["generation"].as_i64().unwrap_or(0);
+            wished["metadata"]["generation"] = (generation + 1).into();
+        }
+    }
+
+    pub fn validate_create(&self, object: &Value) -> Vec<FieldError> {
+        let mut errors = self.validate_meta(object, None);
+        match &self.source {
+            Source::Builtin(kind) => {
+                errors.extend((kind.strategy.validate_create)(object));
+                errors.extend(self.validate_definition(object, None));
+            }
+            Source::Custom(_) => errors.extend(self.validate_custom(object, None)),
+        }
+        errors
+    }
+
+    pub fn validate_update(&self, subresource: &str, wished: &Value, current: &Value) -> Vec<FieldError> {
+        let mut errors = self.validate_meta(wished, Some(current));
+        match &self.source {
+            Source::Builtin(_) if matches!(subresource, "binding" | "finalize") => {}
+            Source::Builtin(kind) if subresource == "status" => {
+                errors.extend((kind.strategy.validate_status)(wished, current));
+            }
+            Source::Builtin(kind) => {
+                errors.extend((kind.strategy.validate_update)(wished, current));
+                errors.extend(self.validate_definition(wished, Some(current)));
+            }
+            Source::Custom(_) => errors.extend(self.validate_custom(wished, Some(current))),
+        }
+        errors
+    }
+
+    /// What custom resource definitions must satisfy.
+    fn validate_definition(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+        if self.storage != definitions::STORAGE {
+            return Vec::new();
+        }
+        let mut errors = crd::validate(object, old);
+        if object.pointer("/spec/conversion/strategy").is_some_and(|s| s == "Webhook") {
+            // Served versions differ in name only here; a schema that needs more has to wait for a real cluster.
+            let path = Path::new("spec.conversion.strategy");
+            errors.push(FieldError::not_supported(path, "Webhook", &["None"]));
+        }
+        errors
+    }
+
+    fn validate_custom(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+        let errors = schema::validate(object, &self.schema);
+        // Rules are written for objects that fit the schema; on others they would only add noise.
+        if errors.is_empty() { schema::cel::validate(object, old, &self.schema) } else { errors }
+    }
+
+    fn validate_meta(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+        let rule = match &self.source {
+            Source::Builtin(kind) => kind.strategy.name,
+            Source::Custom(_) => NameRule::Subdomain,
+        };
+        let mut errors = meta::validate_named(&object["metadata"], self.namespaced, rule, old.map(|o| &o["metadata"]));
+        if !self.namespaced && !meta_str(object, "namespace").is_empty() {
+            let why = "not allowed on this type";
+            if !errors.iter().any(|e| e.path == Path::new("metadata.namespace")) {
+                errors.push(FieldError::forbidden(Path::new("metadata.namespace"), why));
+            }
+        }
+        errors
+    }
+
+    /// Fields that an apply through `subresource` cannot own, since writing there resets them.
+    pub fn reset_fields(&self, subresource: &str) -> FieldSet {
+        let status_apart = match &self.source {
+            Source::Builtin(kind) => kind.strategy.prepare_status.is_some(),
+            Source::Custom(custom) => custom.version().status_subresource,
+        };
+        match subresource {
+            "status" => FieldSet::of_fields(&[&["spec"]]),
+            _ if status_apart => FieldSet::of_fields(&[&["status"]]),
+            _ => FieldSet::default(),
+        }
+    }
+
+    pub fn create_on_update(&self) -> bool {
+        matches!(&self.source, Source::Builtin(kind) if kind.create_on_update)
+    }
+
+    pub fn unconditional_update(&self) -> bool {
+        matches!(&self.source, Source::Builtin(kind) if kind.unconditional_update)
+    }
+
+    // ---- deleting ----
+
+    pub fn returns_deleted(&self) -> bool {
+        RETURN_DELETED.contains(&self.storage.as_str())
+    }
+
+    /// The seconds that an object may take to go.
+    pub fn deletion_grace(&self, object: &Value, asked: Option<i64>) -> i64 {
+        match self.storage.as_str() {
+            "pods" => tether_machinery::kinds::pod::deletion_grace(object, asked),
+            _ => 0,
+        }
+    }
+
+    /// What else changes when a deletion begins.
+    pub fn on_deletion(&self, object: &mut Value, now: Timestamp) {
+        match self.storage.as_str() {
+            "namespaces" => object["status"]["phase"] = "Terminating".into(),
+            definitions::STORAGE => definitions::terminate(object, now),
+            _ => {}
+        }
+    }
+
+    /// Whether new objects are refused because the definition is going away.
+    pub fn is_terminating(&self) -> bool {
+        matches!(&self.source, Source::Custom(custom) if custom.terminating)
+    }
+
+    /// Whether nothing holds an object that is being deleted any more.
+    pub fn deletion_is_complete(&self, object: &Value) -> bool {
+        let held_by_namespace = self.storage == "namespaces"
+            && object.pointer("/spec/finalizers").and_then(Value::as_array).is_some_and(|l| !l.is_empty());
+        let grace = object["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
+        is_deleting(object) && finalizers(object).is_empty() && grace == 0 && !held_by_namespace
+    }
+}
+
+fn remove(object: &mut Value, field: &str) {
+    if let Some(map) = object.as_object_mut() {
+        map.remove(field);
+    }
+}
+
+fn put_or_remove(object: &mut Value, field: &str, value: Option<Value>) {
+    match value {
+        Some(value) => object[field] = value,
+        None => remove(object, field),
+    }
+}

@@ -30,6 +30,7 @@ mod request;
 mod resource;
 mod response;
 mod security;
+pub mod serve;
 mod server;
 pub mod store;
 

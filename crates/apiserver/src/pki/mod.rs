@@ -239,3 +239,6 @@ fn set_validity(params: &mut CertificateParams, now: Timestamp, lifetime_s: i64)
     params.not_before = epoch + since_1970(now.as_second() - BACKDATE_S);
     params.not_after = epoch + since_1970(now.as_second() + lifetime_s);
 }
+
+#[cfg(test)]
+mod tests;

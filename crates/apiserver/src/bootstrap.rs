@@ -65,6 +65,11 @@ async fn ensure(server: &Server, path: String, object: Value) -> Result<(), Boot
     }
 }
 
+/// Merges `patch` into the object at `path`, as the server itself.
+pub(crate) async fn merge(server: &Server, path: &str, patch: &Value) -> Result<(), BootstrapError> {
+    succeed(server, Method::PATCH, path.to_owned(), patch).await
+}
+
 async fn succeed(server: &Server, method: Method, path: String, object: &Value) -> Result<(), BootstrapError> {
     let (code, body) = call(server, method.clone(), &path, Some(object)).await;
     if code.is_success() {
@@ -81,9 +86,13 @@ async fn call(server: &Server, method: Method, path: &str, body: Option<&Value>)
     *request.uri_mut() = path.parse().expect("a path of built-in names must parse");
     let agent = http::HeaderValue::from_static("tether-apiserver");
     request.headers_mut().insert(http::header::USER_AGENT, agent);
+    if request.method() == Method::PATCH {
+        let merge = http::HeaderValue::from_static("application/merge-patch+json");
+        request.headers_mut().insert(http::header::CONTENT_TYPE, merge);
+    }
     request.extensions_mut().insert(User::new("system:apiserver", [GROUP_MASTERS]));
     let response = server.handle(request).await;
     let code = response.status();
-    let bytes = response.into_body().collect().await.map(|b| b.to_bytes()).unwrap_or_default();
+    let bytes = response.into_body().collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
     (code, serde_json::from_slice(&bytes).unwrap_or_default())
 }

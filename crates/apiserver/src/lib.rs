@@ -13,6 +13,7 @@
 //! sockets. [`Server`] answers requests, whoever carries them; [`run`] puts one together on a data directory.
 
 pub mod admission;
+mod aggregation;
 pub mod auth;
 mod body;
 mod bootstrap;
@@ -29,6 +30,7 @@ mod registry;
 mod request;
 mod resource;
 mod response;
+mod run;
 mod security;
 pub mod serve;
 mod server;
@@ -36,5 +38,6 @@ pub mod store;
 
 pub use bootstrap::{BootstrapError, bootstrap};
 pub use response::Body;
+pub use run::{Options, RunError, run};
 pub use security::Security;
 pub use server::{Clock, Server, StoreObjects};

@@ -54,11 +54,6 @@ impl Registry {
         self.resources.values()
     }
 
-    /// The served resource behind a store name, at whatever version.
-    pub fn by_storage(&self, storage: &str) -> Option<&Arc<Resource>> {
-        self.resources.values().find(|r| r.storage == storage)
-    }
-
     /// The resources of one group and version.
     pub fn group_version(&self, group: &str, version: &str) -> Vec<&Arc<Resource>> {
         self.resources.values().filter(|r| r.group == group && r.version == version).collect()

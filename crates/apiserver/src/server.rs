@@ -111,6 +111,10 @@ impl Server {
         &self.0.store
     }
 
+    pub(crate) fn shared_store(&self) -> Arc<Store> {
+        self.0.store.clone()
+    }
+
     pub fn metrics(&self) -> &Metrics {
         &self.0.metrics
     }
@@ -225,6 +229,11 @@ impl Server {
             "/healthz" | "/readyz" => Ok(self.ready()),
             "/version" => Ok(response::json(StatusCode::OK, &discovery::version())),
             "/metrics" => Ok(response::document("text/plain; version=0.0.4", self.0.metrics.render())),
+            "/.well-known/openid-configuration" => {
+                let keys = "/openid/v1/jwks";
+                Ok(response::json(StatusCode::OK, &self.0.security.tokens().openid_configuration(keys)))
+            }
+            "/openid/v1/jwks" => Ok(response::json(StatusCode::OK, &self.0.security.tokens().jwks())),
             "" => Ok(response::json(StatusCode::OK, &serde_json::json!({"paths": paths(&registry)}))),
             _ => discovery::answer(&registry, path, &parts.headers).ok_or_else(ApiError::no_such_path),
         }
@@ -278,6 +287,25 @@ fn load_registry(store: &Store) -> Registry {
     Registry::new(&found)
 }
 
+impl<B> tower::Service<Request<B>> for Server
+where
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BodyError>,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut TaskContext<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let server = self.clone();
+        Box::pin(async move { Ok(server.handle(request).await) })
+    }
+}
+
 /// The server as a service for `kube::Client`: no sockets, a fixed identity.
 #[derive(Clone)]
 struct InProcess {
@@ -299,8 +327,7 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let server = self.server.clone();
         request.extensions_mut().insert(self.user.clone());
-        Box::pin(async move { Ok(server.handle(request).await) })
+        self.server.call(request)
     }
 }

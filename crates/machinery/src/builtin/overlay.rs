@@ -113,6 +113,18 @@ const MAPS: &[(&str, &str, bool)] = &[("PodSpec", "nodeSelector", true), ("Persi
 /// Defaults of fields that are keys of map lists: an element without the field has this key.
 const KEY_DEFAULTS: &[(&str, &str, &str)] = &[("ContainerPort", "protocol", "TCP")];
 
+/// Fields that `k8s-openapi` calls required because its types hold them by value; the API does not.
+const OPTIONAL: &[(&str, &str)] = &[
+    ("ConfigMapEnvSource", "name"),
+    ("ConfigMapKeySelector", "name"),
+    ("ConfigMapProjection", "name"),
+    ("ConfigMapVolumeSource", "name"),
+    ("LocalObjectReference", "name"),
+    ("SecretEnvSource", "name"),
+    ("SecretKeySelector", "name"),
+    ("SecretProjection", "name"),
+];
+
 /// Adds what is known about the fields of `definition`.
 pub(super) fn apply(definition: &str, schema: &mut Schema) {
     let in_package = |package: &str| definition.strip_prefix(package);
@@ -127,7 +139,13 @@ pub(super) fn apply(definition: &str, schema: &mut Schema) {
             });
         }
     }
+    // Metadata may be missing, but for that of core events; what it must say is checked where names are.
+    schema.required.retain(|field| field != "metadata" || in_package(CORE) == Some("Event"));
+    if definition == "io.k8s.api.events.v1.Event" {
+        schema.required.push("eventTime".to_owned());
+    }
     if let Some(ty) = in_package(CORE) {
+        schema.required.retain(|field| !OPTIONAL.contains(&(ty, field.as_str())));
         for (_, field, atomic) in MAPS.iter().filter(|row| row.0 == ty) {
             change(schema, field, |field| field.atomic_map = *atomic);
         }

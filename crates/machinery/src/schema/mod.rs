@@ -10,6 +10,7 @@
 
 pub mod cel;
 mod compile;
+mod decode;
 mod defaults;
 mod formats;
 mod lists;
@@ -26,6 +27,7 @@ use serde_json::Value;
 
 pub(crate) use compile::build;
 pub use compile::{MAX_SCHEMA_DEPTH, compile};
+pub use decode::{decode, decoding_error};
 pub use defaults::apply_defaults;
 pub use formats::is_known as is_known_format;
 pub use pattern::Pattern;

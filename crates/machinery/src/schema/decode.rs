@@ -1,0 +1,287 @@
+//! Reading an object of a built-in kind the way Go reads it into a struct.
+//!
+//! Kubernetes does not validate built-in kinds against a schema: it decodes them. Values of another type
+//! are refused in the words of Go's decoder, nulls are as if they were not there, and quantities come out
+//! in their canonical form. Unknown fields are [`super::prune`]'s business.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+
+use super::{Schema, Type};
+use crate::quantity::Quantity;
+
+/// Decodes `value` in place. The error is that of the decoder: `json: cannot unmarshal string into Go struct
+/// field PodSpec.spec.hostNetwork of type bool`.
+pub fn decode(value: &mut Value, schema: &Schema) -> Result<(), String> {
+    if value.is_object() {
+        return Decoder::default().node(value, schema);
+    }
+    let what = format!("json: cannot unmarshal {} into Go value of type {}", shown(value), go_type(schema));
+    Err(what)
+}
+
+/// The message of the 400 for a body that does not decode.
+pub fn decoding_error(kind: &str, version: &str, error: &str) -> String {
+    format!("{kind} in version {version:?} cannot be handled as a {kind}: {error}")
+}
+
+#[derive(Default)]
+struct Decoder<'a> {
+    /// The type that the innermost field belongs to.
+    owner: &'a str,
+    /// Fields on the way; Go leaves out the positions in lists and the keys of maps.
+    fields: Vec<&'a str>,
+}
+
+impl<'a> Decoder<'a> {
+    fn node(&mut self, value: &mut Value, schema: &'a Schema) -> Result<(), String> {
+        self.scalar(value, schema)?;
+        let schema = schema.resolve();
+        match value {
+            Value::Object(map) => {
+                map.retain(|_, field| !field.is_null());
+                let around = self.owner;
+                self.owner = short_name(schema).unwrap_or(around);
+                for (name, field) in map.iter_mut() {
+                    if let Some((name, known)) = schema.properties.get_key_value(name) {
+                        self.fields.push(name);
+                        self.node(field, known)?;
+                        self.fields.pop();
+                    } else if let Some(values) = &schema.additional {
+                        self.node(field, values)?;
+                    }
+                }
+                self.owner = around;
+            }
+            Value::Array(list) => {
+                let Some(items) = &schema.items else { return Ok(()) };
+                for item in list {
+                    if item.is_null() {
+                        *item = zero(items);
+                    }
+                    self.node(item, items)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Is the value of the kind that the field takes?
+    fn scalar(&self, value: &mut Value, schema: &Schema) -> Result<(), String> {
+        let definition = short_name(schema).unwrap_or_default();
+        match schema.ty {
+            Type::Object if !value.is_object() => return self.mismatch(&shown(value), schema),
+            Type::Array if !value.is_array() => return self.mismatch(&shown(value), schema),
+            Type::Boolean if !value.is_boolean() => return self.mismatch(&shown(value), schema),
+            Type::Number if !value.is_number() => return self.mismatch(&shown(value), schema),
+            Type::String => {
+                let Some(text) = value.as_str() else { return self.mismatch(&shown(value), schema) };
+                match (definition, schema.format.as_deref()) {
+                    ("Time" | "MicroTime", _) => timestamp(text)?,
+                    (_, Some("byte")) => bytes(text)?,
+                    _ => {}
+                }
+            }
+            Type::Integer => {
+                let Some(number) = value.as_i64().filter(|_| !value.is_f64()) else {
+                    return self.mismatch(&exact(value), schema);
+                };
+                if schema.format.as_deref() == Some("int32") && i32::try_from(number).is_err() {
+                    return self.mismatch(&format!("number {number}"), schema);
+                }
+            }
+            Type::IntOrString if definition == "Quantity" => {
+                let quantity = Quantity::from_json(value).map_err(|e| e.to_string())?;
+                *value = quantity.to_string().into();
+            }
+            Type::IntOrString => match value {
+                Value::String(_) => {}
+                Value::Number(n) if n.as_i64().is_some_and(|n| i32::try_from(n).is_ok()) => {}
+                _ => return self.mismatch(&exact(value), schema),
+            },
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn mismatch(&self, got: &str, schema: &Schema) -> Result<(), String> {
+        let field = self.fields.join(".");
+        let ty = go_type(schema);
+        Err(format!("json: cannot unmarshal {got} into Go struct field {}.{field} of type {ty}", self.owner))
+    }
+}
+
+fn short_name(schema: &Schema) -> Option<&str> {
+    schema.definition.as_deref().and_then(|name| name.rsplit('.').next())
+}
+
+fn shown(value: &Value) -> String {
+    let name = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    name.to_owned()
+}
+
+/// As [`shown`], with the digits of a number that does not fit.
+fn exact(value: &Value) -> String {
+    if value.is_number() { format!("number {value}") } else { shown(value) }
+}
+
+/// The name of the Go type, as far as a schema tells.
+fn go_type(schema: &Schema) -> String {
+    if let Some(name) = schema.definition.as_deref() {
+        let mut parts = name.rsplit('.');
+        let short = parts.next().unwrap_or(name);
+        return match (short, parts.next()) {
+            ("Quantity", _) => "resource.Quantity".to_owned(),
+            ("IntOrString", _) => "int32".to_owned(),
+            ("Time" | "MicroTime", _) => "string".to_owned(),
+            (short, Some(package)) => format!("{package}.{short}"),
+            (short, None) => short.to_owned(),
+        };
+    }
+    match schema.ty {
+        Type::String if schema.format.as_deref() == Some("byte") => "[]uint8".to_owned(),
+        Type::String => "string".to_owned(),
+        Type::Integer => schema.format.clone().unwrap_or_else(|| "int64".to_owned()),
+        Type::Number => "float64".to_owned(),
+        Type::Boolean => "bool".to_owned(),
+        Type::IntOrString => "int32".to_owned(),
+        Type::Array => format!("[]{}", schema.items.as_deref().map_or_else(|| "interface {}".to_owned(), go_type)),
+        Type::Object => match &schema.additional {
+            Some(values) => format!("map[string]{}", go_type(values)),
+            None => "map[string]interface {}".to_owned(),
+        },
+        Type::Any => "interface {}".to_owned(),
+    }
+}
+
+/// What Go has where a list says null.
+fn zero(schema: &Schema) -> Value {
+    match schema.ty {
+        Type::Object => Value::Object(serde_json::Map::new()),
+        Type::Array => Value::Array(Vec::new()),
+        Type::String => "".into(),
+        Type::Integer | Type::Number | Type::IntOrString => 0.into(),
+        Type::Boolean => false.into(),
+        Type::Any => Value::Null,
+    }
+}
+
+fn timestamp(text: &str) -> Result<(), String> {
+    const LAYOUT: &str = "2006-01-02T15:04:05Z07:00";
+    let whole = text.len() >= LAYOUT.len() - 5 && text.as_bytes()[10] == b'T';
+    match text.parse::<jiff::Timestamp>() {
+        Ok(_) if whole => Ok(()),
+        _ => Err(format!("parsing time {text:?} as {LAYOUT:?}: cannot parse {text:?} as \"2006\"")),
+    }
+}
+
+fn bytes(text: &str) -> Result<(), String> {
+    use base64::DecodeError::{InvalidByte, InvalidLastSymbol, InvalidLength, InvalidPadding};
+    // Go skips line breaks inside base64.
+    let joined: String = text.chars().filter(|c| !matches!(c, '\r' | '\n')).collect();
+    let at = match STANDARD.decode(&joined) {
+        Ok(_) => return Ok(()),
+        Err(InvalidByte(at, _) | InvalidLastSymbol(at, _)) => at,
+        Err(InvalidLength(_) | InvalidPadding) => joined.len(),
+    };
+    Err(format!("illegal base64 data at input byte {at}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::builtin;
+
+    fn decoded(kind: &str, mut value: Value) -> Result<Value, String> {
+        let schema = builtin::schema("", "v1", kind).unwrap();
+        decode(&mut value, &schema).map(|()| value)
+    }
+
+    #[test]
+    fn nulls_vanish_and_quantities_are_canonical() {
+        let pod = json!({"metadata": {"name": "a", "creationTimestamp": null},
+            "spec": {"containers": [{"name": "c", "resources": {"limits": {"cpu": 0.5, "memory": "1024Mi"}}}]}});
+        assert_eq!(
+            decoded("Pod", pod).unwrap(),
+            json!({"metadata": {"name": "a"},
+                "spec": {"containers": [{"name": "c", "resources": {"limits": {"cpu": "500m", "memory": "1Gi"}}}]}})
+        );
+    }
+
+    #[test]
+    fn errors_are_those_of_the_decoder() {
+        for (kind, value, want) in [
+            (
+                "Pod",
+                json!({"spec": {"hostNetwork": "yes"}}),
+                "json: cannot unmarshal string into Go struct field PodSpec.spec.hostNetwork of type bool",
+            ),
+            (
+                "Pod",
+                json!({"spec": {"containers": [{"ports": [{"containerPort": 3_000_000_000_i64}]}]}}),
+                "json: cannot unmarshal number 3000000000 into Go struct field ContainerPort.spec.containers.ports.containerPort of type int32",
+            ),
+            (
+                "Pod",
+                json!({"spec": {"containers": {}}}),
+                "json: cannot unmarshal object into Go struct field PodSpec.spec.containers of type []v1.Container",
+            ),
+            (
+                "ConfigMap",
+                json!({"metadata": {"labels": {"a": 1}}}),
+                "json: cannot unmarshal number into Go struct field ObjectMeta.metadata.labels of type string",
+            ),
+            (
+                "ConfigMap",
+                json!({"data": []}),
+                "json: cannot unmarshal array into Go struct field ConfigMap.data of type map[string]string",
+            ),
+            ("Secret", json!({"data": {"a": "!"}}), "illegal base64 data at input byte 0"),
+            (
+                "PersistentVolume",
+                json!({"spec": {"capacity": {"storage": "1Zi"}}}),
+                "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'",
+            ),
+            (
+                "Namespace",
+                json!({"metadata": {"creationTimestamp": "x"}}),
+                "parsing time \"x\" as \"2006-01-02T15:04:05Z07:00\": cannot parse \"x\" as \"2006\"",
+            ),
+            ("Namespace", json!([]), "json: cannot unmarshal array into Go value of type v1.Namespace"),
+        ] {
+            assert_eq!(decoded(kind, value.clone()).unwrap_err(), want, "{value}");
+        }
+        assert_eq!(decoding_error("Pod", "v1", "no"), "Pod in version \"v1\" cannot be handled as a Pod: no");
+    }
+
+    #[test]
+    fn a_definition_holds_schemas_of_any_depth() {
+        let schema = builtin::schema("apiextensions.k8s.io", "v1", "CustomResourceDefinition").unwrap();
+        let mut crd = json!({"spec": {"versions": [{"schema": {"openAPIV3Schema": {"properties": {"a": {
+            "additionalProperties": true, "default": {"any": [null]}, "items": {"maxLength": "x"}}}}}}]}});
+        assert_eq!(
+            decode(&mut crd, &schema).unwrap_err(),
+            "json: cannot unmarshal string into Go struct field JSONSchemaProps.spec.versions.schema.openAPIV3Schema.properties.items.maxLength of type int64"
+        );
+        let mut crd = json!({"spec": {"versions": [{"schema": {"openAPIV3Schema": {"properties": {"a": {
+            "default": {"any": 1}, "nope": 1, "items": {"deep": 1}}}}}}]}});
+        assert_eq!(
+            super::super::prune(&mut crd, &schema),
+            [
+                "spec.versions[0].schema.openAPIV3Schema.properties.a.items.deep",
+                "spec.versions[0].schema.openAPIV3Schema.properties.a.nope",
+            ]
+        );
+    }
+}

@@ -9,6 +9,7 @@
 
 mod case;
 mod mask;
+#[path = "../support/server.rs"]
 mod server;
 mod session;
 

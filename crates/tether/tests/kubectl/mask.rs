@@ -29,6 +29,10 @@ static AGE: LazyLock<Regex> = LazyLock::new(|| {
 /// Columns are padded to the widest cell, so one more digit in an age moves everything after it.
 static PADDING: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"(\S)\s{2,}").expect("the padding mask must compile"));
 
+/// Since 1.33 kubectl names the namespace that it deletes from.
+static DELETED_FROM: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r" deleted from \S+ namespace").expect("the deletion mask must compile"));
+
 /// The masks of one run: the common ones, the case's own, and the strings of this server and directory.
 pub(crate) struct Masks<'a> {
     pub(crate) literals: Vec<(String, &'static str)>,
@@ -63,8 +67,9 @@ pub(crate) fn comparable_line(line: &str) -> String {
     if let (true, Ok(body)) = (line.starts_with('{'), serde_json::from_str::<serde_json::Value>(line)) {
         return body.to_string();
     }
+    let line = DELETED_FROM.replace_all(line, " deleted");
     // Twice: matches cannot overlap, and two ages may share the blanks between them.
-    let line = AGE.replace_all(line, "$1<age>$6");
+    let line = AGE.replace_all(&line, "$1<age>$6");
     let line = AGE.replace_all(&line, "$1<age>$6");
     PADDING.replace_all(&line, "$1  ").trim_end().to_owned()
 }

@@ -11,6 +11,7 @@ use std::{
 };
 
 use regex::Regex;
+use serde_json::Value;
 
 use crate::{case::Output, mask::Masks};
 
@@ -51,14 +52,21 @@ impl Session {
         Ok(Self { dir, background: Vec::new() })
     }
 
+    /// Makes `name` the current namespace. Not with `kubectl config`: Debian's 1.20 crashes when it writes such a file.
+    fn use_namespace(&self, name: &str) -> Result<(), String> {
+        let path = self.dir.path().join("kubeconfig");
+        let text = fs::read_to_string(&path).map_err(|e| e.to_string())?;
+        let mut config: Value = serde_yaml_ng::from_str(&text).map_err(|e| e.to_string())?;
+        config["contexts"][0]["context"]["namespace"] = name.into();
+        fs::write(&path, config.to_string()).map_err(|e| e.to_string())
+    }
+
     /// Creates the namespace, makes it the current one, and waits for the service account that pods need.
     /// On a server that outlives its cases an earlier run may still be leaving.
     pub(crate) fn enter_namespace(&self, name: &str) -> Result<(), String> {
-        let script = format!(
-            "kubectl delete namespace {name} --ignore-not-found && kubectl create namespace {name} && kubectl config set-context --current --namespace={name} \
-             && await 'kubectl get serviceaccount default'"
-        );
-        self.must(&script)
+        self.use_namespace(name)?;
+        self.must(&format!("kubectl delete namespace {name} --ignore-not-found"))?;
+        self.must(&format!("kubectl create namespace {name} && await 'kubectl get serviceaccount default'"))
     }
 
     pub(crate) fn leave_namespace(&self, name: &str) -> Result<(), String> {
@@ -79,11 +87,10 @@ impl Session {
         let inside = |name| self.dir.path().join(name).display().to_string();
         let mut literals = vec![(inside("work"), "<dir>"), (inside("tmp"), "<tmp>")];
         let kubeconfig = fs::read_to_string(self.dir.path().join("kubeconfig")).unwrap_or_default();
-        let server = kubeconfig.lines().find_map(|line| line.split_once("server:")).map(|(_, url)| url);
-        if let Some(url) = server {
-            let url: String = url.trim().trim_start_matches('"').chars().take_while(|c| !"\",}".contains(*c)).collect();
-            let address = url.trim_start_matches("https://").to_owned();
-            literals.extend([(url, "<server>"), (address, "<address>")]);
+        let config: Value = serde_yaml_ng::from_str(&kubeconfig).unwrap_or_default();
+        if let Some(url) = config.pointer("/clusters/0/cluster/server").and_then(Value::as_str) {
+            literals.push((url.to_owned(), "<server>"));
+            literals.push((url.trim_start_matches("https://").to_owned(), "<address>"));
         }
         literals
     }
@@ -162,6 +169,6 @@ fn lines_of(path: &Path) -> io::Result<Vec<String>> {
 
 pub(crate) fn kubectl_version(kubectl: &Path) -> Option<(u32, u32)> {
     let output = Command::new(kubectl).args(["version", "--client", "-o", "json"]).output().ok()?;
-    let version: serde_json::Value = serde_json::from_slice(&output.stdout).ok()?;
+    let version: Value = serde_json::from_slice(&output.stdout).ok()?;
     crate::case::minor_version(version.pointer("/clientVersion/gitVersion")?.as_str()?)
 }

@@ -1,1 +1,87 @@
-//! controllers
+//! The cluster controllers that Kubernetes brings along and the embedded cluster needs.
+//!
+//! Each controller is a folder with the same files: `mod.rs` says when it looks and what it does in a few lines,
+//! `observe.rs` gathers what the decision needs, `apply.rs` carries the plan out. The decisions are in `tether-plan`.
+//!
+//! Nothing polls: each kind is watched once for all of them ([`context`]), a change puts the keys that it concerns into
+//! queues, and a plan that waits says until when. At rest nothing is written.
+
+mod binding;
+mod cache;
+pub mod clock;
+mod context;
+mod crd_cleanup;
+mod garbage;
+mod kinds;
+pub mod leader;
+mod namespace;
+mod node;
+mod options;
+mod pod_gc;
+mod publish;
+mod queue;
+mod schedule;
+mod service_account;
+mod trim;
+mod worker;
+mod write;
+
+use kube::Client;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use self::context::Context;
+use self::leader::Election;
+pub use self::options::Options;
+use self::worker::work;
+pub use self::write::WriteError;
+
+/// Runs all controllers until `stop`, or as long as this process leads.
+pub async fn run(client: Client, options: Options, stop: CancellationToken) {
+    let Some(settings) = options.leader_election.clone() else {
+        stop.run_until_cancelled(lead(client, &options)).await;
+        return;
+    };
+    let mut election = Election::new(client.clone(), options.clock.clone(), settings, &options.identity);
+    while stop.run_until_cancelled(election.acquire()).await.is_some() {
+        tracing::info!(identity = options.identity, "leading");
+        tokio::select! {
+            () = lead(client.clone(), &options) => {}
+            () = election.keep() => tracing::warn!(identity = options.identity, "no longer leading"),
+            () = stop.cancelled() => break,
+        }
+    }
+    election.release().await;
+}
+
+/// Runs all controllers until dropped; everything that was started ends with it.
+async fn lead(client: Client, options: &Options) {
+    let context = Context::new(client, options.clock.clone(), &options.identity);
+    let (lifecycle, lifecycle_queue) = node::Lifecycle::new(&context, options.node);
+    let (eviction, eviction_queue) = node::Eviction::new(&context);
+    let (pod_gc, pod_gc_queue) = pod_gc::PodGc::new(&context, options.pod_gc);
+    let (garbage, garbage_queue) = garbage::Garbage::new(&context);
+    let (namespaces, namespace_queue) = namespace::Namespaces::new(&context);
+    let (definitions, definition_queue) = crd_cleanup::CrdCleanup::new(&context);
+    let (accounts, account_queue) = service_account::ServiceAccounts::new(&context, options.root_ca.clone());
+    let (binding, binding_queue) = binding::Binding::new(&context);
+    let (scheduler, schedule_queue) = schedule::Scheduler::new(&context);
+
+    let mut tasks = JoinSet::new();
+    context.watch(&mut tasks);
+    context.ready().await;
+    tracing::info!("every kind was listed");
+    tasks.spawn(work(lifecycle, lifecycle_queue));
+    tasks.spawn(work(eviction, eviction_queue));
+    tasks.spawn(work(pod_gc, pod_gc_queue));
+    tasks.spawn(work(garbage, garbage_queue));
+    tasks.spawn(work(namespaces, namespace_queue));
+    tasks.spawn(work(definitions, definition_queue));
+    tasks.spawn(work(accounts, account_queue));
+    tasks.spawn(work(binding, binding_queue));
+    tasks.spawn(work(scheduler, schedule_queue));
+    // A task ends only by a panic, which is a bug: then all of them end, and whoever supervises this process restarts it.
+    if let Some(Err(error)) = tasks.join_next().await {
+        tracing::error!(%error, "a controller ended");
+    }
+}

@@ -86,6 +86,8 @@ reasons! {
 
     /// The node gives signs of life, or is Ready.
     NodeAlive,
+    /// Nothing was heard of the node for too long; whether it is silent or the listener is deaf has to be found out.
+    NodeSilent,
     /// The kubelet posted the node's status once, and stopped.
     NodeStatusUnknown,
     /// The kubelet never posted the node's status.

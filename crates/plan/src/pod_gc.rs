@@ -6,14 +6,15 @@
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, Pod, PodCondition};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use tether_model::reason::Reason;
 use tether_model::report::{Rule, Subject};
 
 use crate::Plan;
 use crate::node::{TAINT_OUT_OF_SERVICE, is_ready};
 use crate::object::{Target, is_deleting, name, subject};
-use crate::pod::{is_finished, node_name, phase};
+use crate::pod::{is_finished, node_name, phase, with_condition};
 
 const TERMINATED: Rule = Rule("terminated-pods");
 const OUT_OF_SERVICE: Rule = Rule("terminating-pods-on-out-of-service-nodes");
@@ -56,7 +57,7 @@ pub struct Observed<'a> {
 }
 
 /// What is to be done.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Change {
     /// Ask the API server whether the node exists.
     CheckNode { node: String },
@@ -65,8 +66,8 @@ pub enum Change {
         pod: Target,
         /// Set phase Failed first.
         fail: bool,
-        /// The message of the condition DisruptionTarget (reason DeletionByPodGC), if it gets one.
-        disruption: Option<String>,
+        /// The conditions that it gets with that, if there is something new to say.
+        conditions: Option<Vec<PodCondition>>,
     },
 }
 
@@ -142,9 +143,9 @@ fn orphaned(plan: &mut Plan<Change>, observed: &Observed<'_>, settings: &Setting
         match observed.missing.get(node).copied().unwrap_or(Missing::Since(now)) {
             Missing::Gone => {
                 for pod in pods {
-                    let disruption = Some("PodGC: node no longer exists".to_owned());
                     let words = format!("Node {node:?} no longer exists.");
-                    plan.acts(ORPHANED, subject(pod), Reason::DeletionByPodGC, words, remove(pod, disruption));
+                    let change = remove(pod, disruption(pod, now));
+                    plan.acts(ORPHANED, subject(pod), Reason::DeletionByPodGC, words, change);
                 }
             }
             Missing::Since(since) if now >= since + settings.quarantine => {
@@ -166,7 +167,18 @@ fn unscheduled(plan: &mut Plan<Change>, pod: &Pod) {
     }
 }
 
-fn remove(pod: &Pod, disruption: Option<String>) -> Change {
+fn disruption(pod: &Pod, now: Timestamp) -> Option<Vec<PodCondition>> {
+    let condition = PodCondition {
+        type_: "DisruptionTarget".into(),
+        status: "True".into(),
+        reason: Some(Reason::DeletionByPodGC.code().into()),
+        message: Some("PodGC: node no longer exists".into()),
+        ..Default::default()
+    };
+    with_condition(pod, condition, &Time(now))
+}
+
+fn remove(pod: &Pod, conditions: Option<Vec<PodCondition>>) -> Change {
     let fail = !matches!(phase(pod), "Succeeded" | "Failed");
-    Change::Remove { pod: Target::of(pod), fail, disruption: disruption.filter(|_| fail) }
+    Change::Remove { pod: Target::of(pod), fail, conditions: conditions.filter(|_| fail) }
 }

@@ -80,11 +80,16 @@ impl Default for Settings {
 pub struct Observed<'a> {
     pub node: &'a Node,
     pub silent_for: SignedDuration,
+    /// The API server itself has no newer heartbeat than the last one that was heard. Without its word a silent node
+    /// may only mean that whoever listens is cut off.
+    pub is_certain: bool,
 }
 
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
+    /// Ask the API server for the node's Lease.
+    CheckLease { node: String },
     /// Replace the conditions in the node's status.
     SetConditions { node: Target, conditions: Vec<NodeCondition> },
     /// Replace the node's taints.
@@ -113,7 +118,7 @@ pub fn decide(nodes: &[Observed<'_>], settings: &Settings, now: Timestamp) -> Pl
 
 /// Returns whether the node's conditions change.
 fn heartbeat(plan: &mut Plan<Change>, observed: &Observed<'_>, settings: &Settings, now: Timestamp) -> bool {
-    let Observed { node, silent_for } = *observed;
+    let Observed { node, silent_for, is_certain } = *observed;
     let never_posted = readiness(node).is_empty();
     let grace = if never_posted { settings.startup_grace } else { settings.monitor_grace };
     if silent_for <= grace {
@@ -126,6 +131,12 @@ fn heartbeat(plan: &mut Plan<Change>, observed: &Observed<'_>, settings: &Settin
         plan.rests(HEARTBEAT, subject(node), Reason::NodeStatusUnknown, words);
         return false;
     };
+    if !is_certain {
+        let words = format!("Nothing was heard for {}s.", silent_for.as_secs());
+        let question = Change::CheckLease { node: name(node).to_owned() };
+        plan.asks(HEARTBEAT, subject(node), Reason::NodeSilent, words, question);
+        return false;
+    }
     let (reason, message) = if never_posted {
         (Reason::NodeStatusNeverUpdated, NEVER_POSTED)
     } else {

@@ -12,20 +12,23 @@ const NOT_READY: &str = "node.kubernetes.io/not-ready";
 
 fn look(nodes: &[(Node, i64)]) -> Plan<Change> {
     let observed: Vec<Observed<'_>> =
-        nodes.iter().map(|(node, silent)| Observed { node, silent_for: seconds(*silent) }).collect();
+        nodes.iter().map(|(node, silent)| Observed { node, silent_for: seconds(*silent), is_certain: true }).collect();
     decide(&observed, &Settings::default(), now())
 }
 
 /// The node as it is after the plan.
 fn apply(nodes: &mut [(Node, i64)], plan: Plan<Change>) {
     for change in plan.changes {
-        let (Change::SetConditions { node: target, .. } | Change::SetTaints { node: target, .. }) = &change;
+        let (Change::SetConditions { node: target, .. } | Change::SetTaints { node: target, .. }) = &change else {
+            panic!("nothing is uncertain here")
+        };
         let (node, _) = nodes.iter_mut().find(|(n, _)| n.metadata.uid.as_ref() == Some(&target.uid)).unwrap();
         match change {
             Change::SetConditions { conditions, .. } => {
                 node.status.get_or_insert_default().conditions = Some(conditions);
             }
             Change::SetTaints { taints, .. } => node.spec.get_or_insert_default().taints = Some(taints),
+            Change::CheckLease { .. } => {}
         }
     }
 }
@@ -48,6 +51,20 @@ fn a_silent_node_becomes_unknown_with_kubernetes_words() {
     }
     assert_eq!(format!("{:?}", plan.events), "[Normal NodeNotReady Node/a: Node a status is now: NodeNotReady]");
     assert_eq!(plan.wake_at(), Some(now() + jiff::SignedDuration::from_millis(1)), "b is due right after its grace");
+}
+
+#[test]
+fn silence_is_checked_before_it_counts() {
+    let silent = node("a").ready("True");
+    let observed = [Observed { node: &silent, silent_for: seconds(51), is_certain: false }];
+    let plan = decide(&observed, &Settings::default(), now());
+    golden(
+        &plan,
+        "asks    node-heartbeat: Node a: NodeSilent: Nothing was heard for 51s.
+         rests   node-condition-taints: Node a: UpToDate: The NoSchedule taints agree with the node's conditions.
+         rests   node-eviction-taint: Node a: NodeAlive: The node needs no NoExecute taint.
+         => CheckLease { node: \"a\" }",
+    );
 }
 
 #[test]

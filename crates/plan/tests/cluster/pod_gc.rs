@@ -34,8 +34,8 @@ fn the_oldest_finished_pods_go_first_and_evicted_ones_before_them() {
         &gc(&pods, &[node("a").ready("True")], &[], 1),
         "acts    terminated-pods: Pod default/evicted: TooManyTerminatedPods: More than 1 finished pods are kept.
          acts    terminated-pods: Pod default/old: TooManyTerminatedPods: More than 1 finished pods are kept.
-         => Remove { pod: default/evicted@1, fail: false, disruption: None }
-         => Remove { pod: default/old@1, fail: false, disruption: None }",
+         => Remove { pod: default/evicted@1, fail: false, conditions: None }
+         => Remove { pod: default/old@1, fail: false, conditions: None }",
     );
 }
 
@@ -58,7 +58,7 @@ fn a_terminating_pod_goes_when_its_node_is_out_of_service_and_not_ready() {
                  node \"dead\" is out of service.
          rests   terminating-pods-on-out-of-service-nodes: Pod default/c: NodeStillReady: Node \"alive\" is tainted \
                  node.kubernetes.io/out-of-service but Ready: its kubelet will finish.
-         => Remove { pod: default/a@1, fail: true, disruption: None }",
+         => Remove { pod: default/a@1, fail: true, conditions: None }",
     );
 }
 
@@ -79,7 +79,9 @@ fn an_orphan_waits_out_the_quarantine_then_the_node_is_asked_for_then_the_pod_go
     golden(
         &gc(&pods, &[], &[("gone", Missing::Gone)], 0),
         "acts    orphaned-pods: Pod default/web: DeletionByPodGC: Node \"gone\" no longer exists.
-         => Remove { pod: default/web@1, fail: true, disruption: Some(\"PodGC: node no longer exists\") }",
+         => Remove { pod: default/web@1, fail: true, conditions: Some([PodCondition { last_probe_time: None, \
+            last_transition_time: Some(Time(2027-01-15T08:00:00Z)), message: Some(\"PodGC: node no longer exists\"), \
+            observed_generation: None, reason: Some(\"DeletionByPodGC\"), status: \"True\", type_: \"DisruptionTarget\" }]) }",
     );
 }
 
@@ -90,7 +92,7 @@ fn a_terminating_pod_without_a_node_goes() {
         &gc(&pods, &[], &[], 0),
         "acts    unscheduled-terminating-pods: Pod default/never: NeverScheduled: The pod is terminating and was never \
                  given to a node.
-         => Remove { pod: default/never@1, fail: true, disruption: None }",
+         => Remove { pod: default/never@1, fail: true, conditions: None }",
     );
 }
 

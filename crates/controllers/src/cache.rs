@@ -1,0 +1,243 @@
+//! One watch for each kind, shared by all controllers: the objects as they were last seen, and who wants to hear of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use futures::{Stream, StreamExt, pin_mut};
+use kube::api::Api;
+use kube::runtime::watcher::{self, Event};
+use kube::runtime::{WatchStreamExt, watcher as watch_kind};
+use kube::{Resource, ResourceExt};
+use parking_lot::RwLock;
+use serde::de::DeserializeOwned;
+use tokio::sync::watch;
+
+use crate::trim::Trim;
+
+/// `(namespace, name)`; the namespace of what has none is empty.
+pub(crate) type Key = (String, String);
+
+/// An object came, changed or went.
+pub(crate) enum Seen<'a, K> {
+    Applied { old: Option<&'a K>, new: &'a K },
+    Deleted(&'a K),
+}
+
+impl<K> Seen<'_, K> {
+    /// The object as it is, or last was.
+    pub(crate) fn object(&self) -> &K {
+        match self {
+            Self::Applied { new, .. } => new,
+            Self::Deleted(object) => object,
+        }
+    }
+}
+
+/// Listeners must be quick: they note what is to be done and leave the doing to others.
+type Listener<K> = Box<dyn Fn(&Seen<'_, K>) + Send + Sync>;
+/// Under which words an object can be found again.
+type Index<K> = fn(&K) -> Vec<String>;
+
+/// The objects of one kind.
+pub(crate) struct Cache<K> {
+    inner: RwLock<Inner<K>>,
+    listeners: RwLock<Vec<Listener<K>>>,
+    index: Option<Index<K>>,
+    ready: watch::Sender<bool>,
+}
+
+struct Inner<K> {
+    objects: BTreeMap<Key, Arc<K>>,
+    by_word: BTreeMap<String, BTreeSet<Key>>,
+}
+
+impl<K> Cache<K>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Trim + Send + Sync + 'static,
+{
+    pub(crate) fn new() -> Arc<Self> {
+        Self::indexed(None)
+    }
+
+    pub(crate) fn indexed(index: Option<Index<K>>) -> Arc<Self> {
+        let inner = Inner { objects: BTreeMap::new(), by_word: BTreeMap::new() };
+        Arc::new(Self {
+            inner: RwLock::new(inner),
+            listeners: RwLock::default(),
+            index,
+            ready: watch::Sender::new(false),
+        })
+    }
+
+    /// Calls `listener` for everything that is seen from now on.
+    pub(crate) fn subscribe(&self, listener: impl Fn(&Seen<'_, K>) + Send + Sync + 'static) {
+        self.listeners.write().push(Box::new(listener));
+    }
+
+    pub(crate) fn get(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
+        self.inner.read().objects.get(&(namespace.to_owned(), name.to_owned())).cloned()
+    }
+
+    pub(crate) fn list(&self) -> Vec<Arc<K>> {
+        self.inner.read().objects.values().cloned().collect()
+    }
+
+    /// The objects that the index puts under a word.
+    pub(crate) fn find(&self, word: &str) -> Vec<Arc<K>> {
+        let inner = self.inner.read();
+        let keys = inner.by_word.get(word).into_iter().flatten();
+        keys.filter_map(|key| inner.objects.get(key).cloned()).collect()
+    }
+
+    /// Returns once everything that exists was seen.
+    pub(crate) async fn ready(&self) {
+        // The sender lives in `self`, so this cannot fail while somebody waits.
+        let _ = self.ready.subscribe().wait_for(|ready| *ready).await;
+    }
+
+    /// Watches until dropped. Failures are logged and followed by a new attempt, with a delay that grows.
+    pub(crate) async fn run(self: Arc<Self>, api: Api<K>, config: watcher::Config) {
+        let kind = api.resource_url().to_owned();
+        self.follow(&kind, watch_kind(api, config).default_backoff()).await;
+    }
+
+    async fn follow(&self, kind: &str, stream: impl Stream<Item = watcher::Result<Event<K>>>) {
+        pin_mut!(stream);
+        let mut listed: Option<BTreeSet<Key>> = None;
+        while let Some(event) = stream.next().await {
+            match event {
+                Ok(Event::Init) => listed = Some(BTreeSet::new()),
+                Ok(Event::InitApply(object)) => {
+                    if let Some(listed) = &mut listed {
+                        listed.insert(key(&object));
+                    }
+                    self.applied(object);
+                }
+                Ok(Event::InitDone) => {
+                    self.retain(&listed.take().unwrap_or_default());
+                    self.ready.send_replace(true);
+                }
+                Ok(Event::Apply(object)) => self.applied(object),
+                Ok(Event::Delete(object)) => self.deleted(&key(&object)),
+                Err(error) => tracing::warn!(kind, %error, "watch failed, trying again"),
+            }
+        }
+    }
+
+    fn applied(&self, mut object: K) {
+        object.trim();
+        let key = key(&object);
+        let new = Arc::new(object);
+        let old = {
+            let mut inner = self.inner.write();
+            let old = inner.objects.insert(key.clone(), new.clone());
+            self.reindex(&mut inner, &key, old.as_deref(), Some(&new));
+            old
+        };
+        if old.as_deref().and_then(ResourceExt::resource_version) != new.resource_version() || old.is_none() {
+            self.tell(&Seen::Applied { old: old.as_deref(), new: &new });
+        }
+    }
+
+    fn deleted(&self, key: &Key) {
+        let old = {
+            let mut inner = self.inner.write();
+            let old = inner.objects.remove(key);
+            self.reindex(&mut inner, key, old.as_deref(), None);
+            old
+        };
+        if let Some(old) = old {
+            self.tell(&Seen::Deleted(&old));
+        }
+    }
+
+    /// Everything that was not listed is gone.
+    fn retain(&self, listed: &BTreeSet<Key>) {
+        let gone: Vec<Key> = self.inner.read().objects.keys().filter(|k| !listed.contains(*k)).cloned().collect();
+        for key in gone {
+            self.deleted(&key);
+        }
+    }
+
+    fn tell(&self, seen: &Seen<'_, K>) {
+        for listener in self.listeners.read().iter() {
+            listener(seen);
+        }
+    }
+
+    fn reindex(&self, inner: &mut Inner<K>, key: &Key, old: Option<&K>, new: Option<&K>) {
+        let Some(index) = self.index else {
+            return;
+        };
+        for word in old.map(index).unwrap_or_default() {
+            if let Some(keys) = inner.by_word.get_mut(&word) {
+                keys.remove(key);
+                if keys.is_empty() {
+                    inner.by_word.remove(&word);
+                }
+            }
+        }
+        for word in new.map(index).unwrap_or_default() {
+            inner.by_word.entry(word).or_default().insert(key.clone());
+        }
+    }
+}
+
+/// The key of an object.
+pub(crate) fn key<K: ResourceExt>(object: &K) -> Key {
+    (object.namespace().unwrap_or_default(), object.name_any())
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::stream;
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    fn map(name: &str, version: &str) -> ConfigMap {
+        let mut map = ConfigMap::default();
+        map.metadata.name = Some(name.into());
+        map.metadata.namespace = Some("ns".into());
+        map.metadata.resource_version = Some(version.into());
+        map
+    }
+
+    #[tokio::test]
+    async fn what_a_new_listing_lacks_is_gone_and_what_is_the_same_is_not_told() {
+        let cache: Arc<Cache<ConfigMap>> =
+            Cache::indexed(Some(|map| vec![format!("v{}", map.resource_version().unwrap())]));
+        let told = Arc::new(Mutex::new(Vec::new()));
+        cache.subscribe({
+            let told = told.clone();
+            move |seen| {
+                let what = match seen {
+                    Seen::Applied { old: None, .. } => "new",
+                    Seen::Applied { .. } => "changed",
+                    Seen::Deleted(_) => "gone",
+                };
+                told.lock().push(format!("{what} {}", seen.object().name_any()));
+            }
+        });
+        let events = [
+            Event::Init,
+            Event::InitApply(map("a", "1")),
+            Event::InitApply(map("b", "2")),
+            Event::InitDone,
+            Event::Apply(map("a", "3")),
+            Event::Init,
+            Event::InitApply(map("a", "3")),
+            Event::InitApply(map("c", "4")),
+            Event::InitDone,
+            Event::Delete(map("c", "5")),
+        ];
+        cache.follow("configmaps", stream::iter(events.map(Ok))).await;
+        assert_eq!(*told.lock(), ["new a", "new b", "changed a", "new c", "gone b", "gone c"]);
+        cache.ready().await;
+        assert!(cache.get("ns", "b").is_none());
+        assert_eq!(cache.find("v3").len(), 1);
+        assert!(cache.find("v1").is_empty() && cache.find("v2").is_empty());
+    }
+}

@@ -1,0 +1,59 @@
+//! The graph of owners, kept up to date by everything that is seen.
+
+use std::collections::BTreeSet;
+
+use parking_lot::Mutex;
+use tether_plan::garbage::{Graph, Observed, Owner};
+
+use crate::kinds::Sighting;
+
+/// What is known of owners and dependents.
+#[derive(Default)]
+pub(super) struct Owners {
+    graph: Mutex<Graph>,
+    /// Objects with an owner of a kind that is not served; they are looked at again when kinds come.
+    waiting: Mutex<BTreeSet<Box<str>>>,
+}
+
+impl Owners {
+    /// Takes in a sighting; returns the uids of those that are to be decided about.
+    pub(super) fn saw(&self, sighting: &Sighting<'_>) -> BTreeSet<Box<str>> {
+        let mut graph = self.graph.lock();
+        match sighting {
+            Sighting::Applied { resource, meta } => graph.apply(resource, meta),
+            Sighting::Deleted { meta, .. } => graph.remove(meta.uid.as_deref().unwrap_or_default()),
+            Sighting::Relisted { resource, uids } => {
+                let mut touched = graph.relisted(resource, uids);
+                touched.append(&mut self.waiting.lock());
+                touched
+            }
+        }
+    }
+
+    /// Decides about an object on what is known, and on the API server's answers.
+    pub(super) fn look<T>(
+        &self,
+        uid: &str,
+        answers: &[(String, Owner)],
+        decide: impl FnOnce(&Observed<'_>) -> T,
+    ) -> Option<T> {
+        let graph = self.graph.lock();
+        let mut observed = graph.observe(uid)?;
+        for (state, owner) in observed.owners.iter_mut().zip(&observed.object.owners) {
+            let answer = answers.iter().find(|(uid, _)| *uid == owner.uid);
+            if let (Owner::Unknown, Some((_, answer))) = (*state, answer) {
+                *state = *answer;
+            }
+        }
+        Some(decide(&observed))
+    }
+
+    /// Whether an object with this uid lives in another namespace.
+    pub(super) fn is_elsewhere(&self, uid: &str, namespace: &str) -> bool {
+        self.graph.lock().is_elsewhere(uid, namespace)
+    }
+
+    pub(super) fn wait_for_kinds(&self, uid: &str) {
+        self.waiting.lock().insert(uid.into());
+    }
+}

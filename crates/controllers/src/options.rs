@@ -1,0 +1,38 @@
+//! What may be set.
+
+use std::sync::Arc;
+
+use tether_plan::{node, pod_gc};
+
+use crate::clock::{Clock, SystemClock};
+use crate::leader;
+
+/// The settings of all controllers.
+#[derive(Clone)]
+pub struct Options {
+    /// Who this process is, in events and in the election.
+    pub identity: String,
+    /// Run only while being the leader; `None` if nobody else runs.
+    pub leader_election: Option<leader::Settings>,
+    /// When nodes count as silent, and how fast they are evicted.
+    pub node: node::lifecycle::Settings,
+    /// Which pods are garbage.
+    pub pod_gc: pod_gc::Settings,
+    /// The API server's certificate authority in PEM, which every namespace gets a copy of.
+    pub root_ca: Option<String>,
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Default for Options {
+    /// Kubernetes' defaults, alone and on the machine's clock.
+    fn default() -> Self {
+        Self {
+            identity: "tether-controllers".into(),
+            leader_election: None,
+            node: node::lifecycle::Settings::default(),
+            pod_gc: pod_gc::Settings::default(),
+            root_ca: None,
+            clock: Arc::new(SystemClock::default()),
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Events, as `kubectl get events` shows them: told once, counted when they repeat, and not repeated at every look.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::events::v1::{Event as ApiEvent, EventSeries};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::{Client, ResourceExt};
+use parking_lot::Mutex;
+use serde_json::json;
+use tether_plan::event::Event;
+
+use crate::clock::Clock;
+
+/// An event that is still true is not told again within this time: a rest costs no writes.
+const QUIET: SignedDuration = SignedDuration::from_mins(5);
+/// After this time a repeated event is a new one.
+const SERIES: SignedDuration = SignedDuration::from_mins(30);
+/// How many events are remembered. Beyond that the oldest are forgotten, which costs no more than a new event object.
+const REMEMBERED: usize = 4_096;
+/// The API server's limit.
+const LONGEST_NOTE_BYTES: usize = 1_024;
+
+/// Publishes the events of one controller.
+#[derive(Clone)]
+pub(crate) struct Publisher {
+    client: Client,
+    clock: Arc<dyn Clock>,
+    controller: &'static str,
+    instance: Arc<str>,
+    told: Arc<Mutex<HashMap<Told, Last>>>,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Told {
+    uid: String,
+    namespace: String,
+    name: String,
+    reason: &'static str,
+    note: String,
+}
+
+#[derive(Clone)]
+struct Last {
+    at: Timestamp,
+    event: String,
+    count: i32,
+}
+
+impl Publisher {
+    pub(crate) fn new(client: Client, clock: Arc<dyn Clock>, controller: &'static str, instance: &str) -> Self {
+        Self { client, clock, controller, instance: instance.into(), told: Arc::default() }
+    }
+
+    /// Publishes events. One that cannot be published is logged: nothing depends on it.
+    pub(crate) async fn publish(&self, events: Vec<Event>) {
+        for event in events {
+            if let Err(error) = self.publish_one(&event).await {
+                tracing::debug!(controller = self.controller, ?event, %error, "an event could not be published");
+            }
+        }
+    }
+
+    async fn publish_one(&self, event: &Event) -> Result<(), kube::Error> {
+        let now = self.clock.now();
+        let key = key(event);
+        let last = self.told.lock().get(&key).cloned();
+        let api: Api<ApiEvent> = Api::namespaced(self.client.clone(), home(&event.about));
+        let last = match last {
+            Some(last) if now < last.at + QUIET => return Ok(()),
+            Some(last) if now < last.at + SERIES => {
+                let series = EventSeries { count: last.count + 1, last_observed_time: MicroTime(now) };
+                let patch = Patch::Merge(json!({ "series": series }));
+                match api.patch(&last.event, &PatchParams::default(), &patch).await {
+                    Ok(_) => Last { at: now, count: last.count + 1, ..last },
+                    // It expired meanwhile.
+                    Err(kube::Error::Api(status)) if status.code == 404 => self.create(&api, event, now).await?,
+                    Err(error) => return Err(error),
+                }
+            }
+            _ => self.create(&api, event, now).await?,
+        };
+        let mut told = self.told.lock();
+        if told.len() >= REMEMBERED {
+            told.retain(|_, last| now < last.at + QUIET);
+        }
+        if told.len() < REMEMBERED {
+            told.insert(key, last);
+        }
+        Ok(())
+    }
+
+    async fn create(&self, api: &Api<ApiEvent>, event: &Event, now: Timestamp) -> Result<Last, kube::Error> {
+        let object = event.about.name.clone().unwrap_or_default();
+        let body = ApiEvent {
+            metadata: ObjectMeta {
+                name: Some(format!("{object}.{:x}", now.as_nanosecond())),
+                namespace: Some(home(&event.about).to_owned()),
+                ..Default::default()
+            },
+            action: Some(action(event).to_owned()),
+            event_time: Some(MicroTime(now)),
+            note: Some(shorten(&event.note)),
+            reason: Some(event.reason.code().to_owned()),
+            regarding: Some(event.about.clone()),
+            reporting_controller: Some(self.controller.to_owned()),
+            reporting_instance: Some(self.instance.to_string()),
+            type_: Some(if event.warning { "Warning" } else { "Normal" }.to_owned()),
+            ..Default::default()
+        };
+        let created = api.create(&PostParams::default(), &body).await?;
+        Ok(Last { at: now, event: created.name_any(), count: 1 })
+    }
+}
+
+fn key(event: &Event) -> Told {
+    let part = |field: &Option<String>| field.clone().unwrap_or_default();
+    let ObjectReference { uid, namespace, name, .. } = &event.about;
+    Told {
+        uid: part(uid),
+        namespace: part(namespace),
+        name: part(name),
+        reason: event.reason.code(),
+        note: event.note.clone(),
+    }
+}
+
+/// The namespace in which events about an object live; those about what has none are in `default`.
+fn home(about: &ObjectReference) -> &str {
+    about.namespace.as_deref().filter(|namespace| !namespace.is_empty()).unwrap_or("default")
+}
+
+/// What was being done; Kubernetes' scheduler has words for it, others repeat the reason.
+fn action(event: &Event) -> &'static str {
+    match event.reason.code() {
+        "FailedScheduling" => "Scheduling",
+        "Scheduled" => "Binding",
+        code => code,
+    }
+}
+
+fn shorten(note: &str) -> String {
+    let mut end = note.len().min(LONGEST_NOTE_BYTES);
+    while !note.is_char_boundary(end) {
+        end -= 1;
+    }
+    note[..end].to_owned()
+}

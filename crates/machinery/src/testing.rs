@@ -5,48 +5,11 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use serde_json::Value;
 
-use crate::schema::{ListType, PatchMeta, Schema, Type};
+use crate::schema::Schema;
 
-/// A schema from OpenAPI; an unnamed type is an object if it has fields.
-pub(crate) fn schema(openapi: &Value) -> Schema {
-    let text = |name: &str| openapi[name].as_str().map(str::to_owned);
-    let texts = |name: &str| -> Vec<String> {
-        openapi[name].as_array().into_iter().flatten().filter_map(|v| v.as_str().map(str::to_owned)).collect()
-    };
-    let strategy = text("x-kubernetes-patch-strategy").unwrap_or_default();
-    Schema {
-        ty: match openapi["type"].as_str() {
-            Some("object") => Type::Object,
-            Some("array") => Type::Array,
-            Some("string") => Type::String,
-            Some("integer") => Type::Integer,
-            Some("number") => Type::Number,
-            Some("boolean") => Type::Boolean,
-            _ => Type::Any,
-        },
-        properties: openapi["properties"]
-            .as_object()
-            .into_iter()
-            .flatten()
-            .map(|(name, field)| (name.clone(), Arc::new(schema(field))))
-            .collect(),
-        additional: openapi.get("additionalProperties").map(|v| Arc::new(schema(v))),
-        items: openapi.get("items").map(|v| Arc::new(schema(v))),
-        default: openapi.get("default").cloned(),
-        preserve_unknown: openapi["x-kubernetes-preserve-unknown-fields"] == Value::Bool(true),
-        list: match openapi["x-kubernetes-list-type"].as_str() {
-            Some("set") => ListType::Set,
-            Some("map") => ListType::Map(texts("x-kubernetes-list-map-keys")),
-            _ => ListType::Atomic,
-        },
-        atomic_map: openapi["x-kubernetes-map-type"] == "atomic",
-        patch: PatchMeta {
-            merge: strategy.contains("merge"),
-            retain_keys: strategy.contains("retainKeys"),
-            merge_key: text("x-kubernetes-patch-merge-key"),
-        },
-        ..Schema::default()
-    }
+/// A schema from OpenAPI.
+pub(crate) fn schema(openapi: &Value) -> Arc<Schema> {
+    crate::schema::compile(openapi).expect("a test's schema must compile")
 }
 
 /// A scalar of few distinct values, so that random values meet each other.

@@ -4,6 +4,7 @@
 #![allow(clippy::needless_pass_by_value)]
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -14,7 +15,7 @@ use crate::status::ApiError;
 use crate::testing::schema;
 
 /// A kind with a field of every sort.
-fn kind() -> Schema {
+fn kind() -> Arc<Schema> {
     let text = json!({"type": "string"});
     let port = json!({"type": "object", "properties": {
         "containerPort": {"type": "integer"}, "protocol": {"type": "string", "default": "TCP"}, "name": text,
@@ -49,7 +50,7 @@ fn kind() -> Schema {
 
 /// An object that several managers write to, one after the other.
 pub(super) struct Object {
-    pub(super) schema: Schema,
+    pub(super) schema: Arc<Schema>,
     pub(super) live: Option<Value>,
     second: i64,
 }

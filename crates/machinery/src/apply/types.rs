@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 use serde_json::{Map, Value};
 
 use super::element::PathElement;
+use crate::builtin;
 use crate::schema::{ListType, Schema, Type};
 
 /// Opaque values inside of built-in types: one owner for the whole.
@@ -75,6 +76,7 @@ pub(super) enum Fields<'a> {
 
 impl<'a> Ty<'a> {
     fn of(schema: &'a Schema) -> Self {
+        let schema = schema.resolve();
         if schema.definition.as_deref() == Some(RAW_EXTENSION) {
             Self::Opaque
         } else if schema.embedded_resource {
@@ -177,7 +179,8 @@ impl<'a> Fields<'a> {
         if let Some(entry) = &schema.additional {
             return Field { ty: Ty::of(entry), named: false, allowed: true };
         }
-        Field { allowed: schema.preserve_unknown || schema.properties.is_empty(), ..unknown }
+        let allowed = schema.preserve_unknown || (schema.properties.is_empty() && !schema.forbid_additional);
+        Field { allowed, ..unknown }
     }
 
     /// What stands for a field that is not there, in an object of a built-in kind that is.
@@ -218,58 +221,13 @@ fn always_there(definition: &str, name: &str) -> bool {
 fn object_field<'a>(schema: &'a Schema, name: &str) -> Option<Ty<'a>> {
     let described = schema.properties.get(name).is_some_and(|field| !field.properties.is_empty());
     match name {
-        "metadata" if !described => Some(Ty::Known(&OBJECT_META)),
+        "metadata" if !described => Some(Ty::Known(builtin::object_meta())),
         "apiVersion" | "kind" => Some(Ty::Known(&TEXT)),
         _ => None,
     }
 }
 
 static TEXT: LazyLock<Schema> = LazyLock::new(|| Schema { ty: Type::String, ..Schema::default() });
-
-/// The parts of ObjectMeta that ownership distinguishes; the rest are scalars.
-static OBJECT_META: LazyLock<Schema> = LazyLock::new(|| {
-    use std::sync::Arc;
-    let text = || Arc::new(TEXT.clone());
-    let map = || Schema { ty: Type::Object, additional: Some(text()), ..Schema::default() };
-    let list = |list, items| Schema { ty: Type::Array, list, items: Some(items), ..Schema::default() };
-    let fields = |names: &[&str]| names.iter().map(|name| ((*name).to_owned(), text())).collect();
-    let scalar = |ty| Arc::new(Schema { ty, ..Schema::default() });
-    let mut owner = Schema {
-        ty: Type::Object,
-        atomic_map: true,
-        properties: fields(&["apiVersion", "kind", "name", "uid"]),
-        ..Schema::default()
-    };
-    for name in ["blockOwnerDeletion", "controller"] {
-        owner.properties.insert(name.to_owned(), scalar(Type::Boolean));
-    }
-    let mut meta = Schema {
-        ty: Type::Object,
-        properties: fields(&[
-            "name",
-            "generateName",
-            "namespace",
-            "selfLink",
-            "uid",
-            "resourceVersion",
-            "creationTimestamp",
-            "deletionTimestamp",
-        ]),
-        ..Schema::default()
-    };
-    for (name, field) in [
-        ("labels", map()),
-        ("annotations", map()),
-        ("finalizers", list(ListType::Set, text())),
-        ("ownerReferences", list(ListType::Map(vec!["uid".to_owned()]), Arc::new(owner))),
-        ("managedFields", list(ListType::Atomic, Arc::new(Schema::default()))),
-        ("generation", Schema { ty: Type::Integer, ..Schema::default() }),
-        ("deletionGracePeriodSeconds", Schema { ty: Type::Integer, ..Schema::default() }),
-    ] {
-        meta.properties.insert(name.to_owned(), Arc::new(field));
-    }
-    meta
-});
 
 impl<'a> List<'a> {
     /// What tells `item` from the other elements, and the type of elements. `None` for atomic lists.

@@ -131,7 +131,7 @@ fn merge_map(
 }
 
 fn field<'a>(schema: &'a Schema, name: &str) -> &'a Schema {
-    schema.field(name).map_or(&UNKNOWN, |schema| schema)
+    schema.field(name).map_or(&UNKNOWN, |schema| schema.resolve())
 }
 
 /// A value that the original does not have: without nulls and directives; nothing if it is a directive itself.
@@ -264,7 +264,9 @@ fn merge_list(old: Vec<Value>, change: &[Value], schema: &Schema, deletes: bool)
     match (element_kind(&old, change)?, meta.merge_key.as_deref()) {
         (Elements::Scalars, _) => Ok(merge_scalars(old, change, deletes)),
         (Elements::Maps, None) => Err(StrategicError::UnknownMergeKey),
-        (Elements::Maps, Some(key)) => merge_maps(old, change, key, schema.items.as_deref().unwrap_or(&UNKNOWN)),
+        (Elements::Maps, Some(key)) => {
+            merge_maps(old, change, key, schema.items.as_deref().map_or(&*UNKNOWN, Schema::resolve))
+        }
     }
 }
 

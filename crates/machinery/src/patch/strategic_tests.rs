@@ -1,16 +1,34 @@
 //! Strategic merge patch: tables of what merges how, and the inverse of a computed difference.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
 use super::strategic;
-use crate::schema::Schema;
+use crate::schema::{PatchMeta, Schema};
 use crate::testing::{any_json, schema};
 
+/// The schema with the patch strategies that its source names; custom resources have none, so the compiler
+/// does not read them.
+fn with_strategies(schema: &Schema, openapi: &Value) -> Arc<Schema> {
+    let mut schema = schema.clone();
+    let strategy = openapi["x-kubernetes-patch-strategy"].as_str().unwrap_or_default();
+    schema.patch = PatchMeta {
+        merge: strategy.contains("merge"),
+        retain_keys: strategy.contains("retainKeys"),
+        merge_key: openapi["x-kubernetes-patch-merge-key"].as_str().map(str::to_owned),
+    };
+    for (name, field) in &mut schema.properties {
+        *field = with_strategies(field, &openapi["properties"][name]);
+    }
+    schema.items = schema.items.map(|items| with_strategies(&items, &openapi["items"]));
+    Arc::new(schema)
+}
+
 /// Something like a pod: lists of every kind.
-fn pod() -> Schema {
+fn pod() -> Arc<Schema> {
     let ports = json!({"type": "array", "x-kubernetes-patch-strategy": "merge", "x-kubernetes-patch-merge-key": "port",
         "items": {"type": "object", "properties": {"port": {"type": "integer"}, "name": {"type": "string"}}}});
     let containers = json!({"type": "array", "x-kubernetes-patch-strategy": "merge", "x-kubernetes-patch-merge-key": "name",
@@ -18,7 +36,7 @@ fn pod() -> Schema {
         "name": {"type": "string"}, "image": {"type": "string"}, "ports": ports,
         "args": {"type": "array", "items": {"type": "string"}},
     }}});
-    schema(&json!({"type": "object", "properties": {
+    let openapi = json!({"type": "object", "properties": {
         "labels": {"type": "object", "additionalProperties": {"type": "string"}},
         "finalizers": {"type": "array", "x-kubernetes-patch-strategy": "merge", "items": {"type": "string"}},
         "args": {"type": "array", "items": {"type": "string"}},
@@ -27,7 +45,8 @@ fn pod() -> Schema {
         "volume": {"type": "object", "x-kubernetes-patch-strategy": "retainKeys"},
         "nested": {"type": "array", "x-kubernetes-patch-strategy": "merge",
             "items": {"type": "array", "items": {"type": "string"}}},
-    }}))
+    }});
+    with_strategies(&schema(&openapi), &openapi)
 }
 
 fn containers(names: &[&str]) -> Value {

@@ -12,18 +12,18 @@ pub const API_MAJOR: &str = "1";
 /// See [`API_MAJOR`].
 pub const API_MINOR: &str = "35";
 
-/// Answers a discovery path, if it is one.
-pub fn answer(registry: &Registry, path: &str, headers: &HeaderMap) -> Option<Response<Body>> {
+/// Answers a discovery path, if it is one; `address` is where this server can be reached.
+pub fn answer(registry: &Registry, address: &str, path: &str, headers: &HeaderMap) -> Option<Response<Body>> {
     let parts: Vec<&str> = path.split('/').filter(|p| !p.is_empty()).collect();
     let body = match parts.as_slice() {
-        ["api"] | ["apis"] if wants_aggregated(headers) => {
+        ["api" | "apis"] if wants_aggregated(headers) => {
             let document = aggregated(registry, parts[0] == "api");
             let content_type = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
             return Some(response::document(content_type, document.to_string()));
         }
         ["api"] => json!({
             "kind": "APIVersions", "versions": ["v1"],
-            "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": ""}],
+            "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": address}],
         }),
         ["apis"] => {
             let groups: Vec<Value> = named_groups(registry).map(|(g, v)| group(&g, &v, false)).collect();
@@ -205,7 +205,7 @@ mod tests {
     fn unknown_groups_are_not_found() {
         let registry = Registry::new(&[]);
         for path in ["/apis/nope", "/apis/nope/v1", "/api/v2", "/elsewhere"] {
-            assert!(answer(&registry, path, &HeaderMap::new()).is_none(), "{path}");
+            assert!(answer(&registry, "", path, &HeaderMap::new()).is_none(), "{path}");
         }
     }
 }

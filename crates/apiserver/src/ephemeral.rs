@@ -32,10 +32,10 @@ impl Medium for Memory {
     }
 
     fn open(&self) -> io::Result<Option<Box<dyn StorageBackend>>> {
-        match *self.made.lock() {
-            true => Err(io::Error::other("a store in memory cannot be opened again")),
-            false => Ok(None),
+        if *self.made.lock() {
+            return Err(io::Error::other("a store in memory cannot be opened again"));
         }
+        Ok(None)
     }
 
     fn create(&self) -> io::Result<Box<dyn StorageBackend>> {

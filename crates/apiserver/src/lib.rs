@@ -26,6 +26,7 @@ pub mod handlers;
 pub mod metrics;
 mod object;
 pub mod pki;
+mod random;
 mod registry;
 mod request;
 mod resource;

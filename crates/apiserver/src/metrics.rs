@@ -90,6 +90,40 @@ impl Metrics {
         if encode(&mut text, &self.registry).is_err() {
             tracing::warn!("the metrics could not be rendered");
         }
-        text
+        classic(&text)
+    }
+}
+
+/// The classic text format, in which a counter's own name ends in `_total`: what Kubernetes serves and dashboards expect.
+fn classic(open_metrics: &str) -> String {
+    let counters: Vec<&str> =
+        open_metrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter")).collect();
+    let mut text = String::with_capacity(open_metrics.len());
+    for line in open_metrics.lines().filter(|line| *line != "# EOF") {
+        let mut words = line.splitn(4, ' ');
+        match (words.next(), words.next(), words.next(), words.next()) {
+            (Some("#"), Some(word), Some(name), Some(rest)) if counters.contains(&name) => {
+                text.extend(["# ", word, " ", name, "_total ", rest]);
+            }
+            _ => text.push_str(line),
+        }
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_have_the_names_that_dashboards_know() {
+        let metrics = Metrics::new(&crate::store::Metrics::default());
+        let info = crate::request::RequestInfo { verb: "get", ..Default::default() };
+        metrics.request(&info, true, 200, 0.1);
+        let text = metrics.render();
+        assert!(text.contains("# TYPE apiserver_request_total counter\n"), "{text}");
+        assert!(text.contains("apiserver_request_total{verb=\"get\""), "{text}");
+        assert!(!text.contains("# EOF"));
     }
 }

@@ -29,7 +29,7 @@ impl RequestInfo {
     /// Reads method, path and query. Never fails: what is not a resource path is a non-resource path.
     pub fn parse(method: &Method, path: &str, query: &Query) -> Self {
         let mut info = Self { verb: lower(method), path: path.to_owned(), ..Self::default() };
-        let parts: Vec<String> = path.split('/').filter(|p| !p.is_empty()).map(|p| percent_decode(p)).collect();
+        let parts: Vec<String> = path.split('/').filter(|p| !p.is_empty()).map(percent_decode).collect();
         let rest = match parts.first().map(String::as_str) {
             Some("api") if parts.len() >= 3 => {
                 info.version.clone_from(&parts[1]);

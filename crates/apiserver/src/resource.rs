@@ -318,7 +318,9 @@ impl Resource {
                 }
                 let mut unknown_meta = schema::prune(meta, metadata);
                 typed::check(meta, metadata).map_err(|e| e.to_string())?;
-                unknown_meta.iter_mut().for_each(|path| path.insert_str(0, "metadata."));
+                for path in &mut unknown_meta {
+                    path.insert_str(0, "metadata.");
+                }
                 unknown_meta.extend(unknown);
                 Ok(unknown_meta)
             }

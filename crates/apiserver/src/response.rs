@@ -67,7 +67,7 @@ impl Accepted {
                 Some(("as", "Table")) => accepted.view = View::Table,
                 Some(("as", "PartialObjectMetadata" | "PartialObjectMetadataList")) => accepted.view = View::Metadata,
                 Some(("as", _)) => return None,
-                Some(("v", "v1" | "v1beta1")) | Some(("g", "meta.k8s.io")) => {}
+                Some(("v", "v1" | "v1beta1") | ("g", "meta.k8s.io")) => {}
                 Some(("v" | "g", _)) if accepted.view != View::Object => return None,
                 _ => {}
             }

@@ -77,6 +77,7 @@ pub async fn run(
     bootstrap(&server).await?;
     tokio::spawn(expiry::run(server.clone(), shutdown.clone()));
     tokio::spawn(aggregation::run(server.clone(), shutdown.clone()));
+    server.listens_on(address);
     ready(address, &server);
     let ending = server.clone();
     let watches = shutdown.clone();

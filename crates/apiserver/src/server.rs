@@ -9,7 +9,7 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context as TaskContext, Poll};
 use std::time::{Duration, Instant};
 
@@ -53,6 +53,8 @@ struct Inner {
     metrics: Metrics,
     clock: Clock,
     shutdown: CancellationToken,
+    /// Where the server listens, once it does.
+    address: OnceLock<String>,
 }
 
 /// Reads stored objects for those parts that decide by them.
@@ -94,12 +96,23 @@ impl Server {
             metrics,
             clock,
             shutdown: CancellationToken::new(),
+            address: OnceLock::new(),
         }))
     }
 
     /// A client that calls this server in process as `user`. RBAC applies to it as to anybody else.
     pub fn client(&self, user: User) -> kube::Client {
         kube::Client::new(InProcess { server: self.clone(), user }, "default")
+    }
+
+    /// Says where the server can be reached; discovery repeats it.
+    pub(crate) fn listens_on(&self, address: std::net::SocketAddr) {
+        // A server listens once; a second address would not be more true than the first.
+        let _ = self.0.address.set(address.to_string());
+    }
+
+    fn address(&self) -> &str {
+        self.0.address.get().map_or("", String::as_str)
     }
 
     /// Ends every watch and refuses to start new ones; the listener calls it before it goes.
@@ -137,22 +150,6 @@ impl Server {
 
     pub(crate) fn now(&self) -> Timestamp {
         (self.0.clock)()
-    }
-
-    pub(crate) fn new_uid(&self) -> String {
-        uuid::Uuid::new_v4().to_string()
-    }
-
-    /// Five characters for `generateName`, of Kubernetes' alphabet: no vowels, so no words.
-    pub(crate) fn random_suffix(&self) -> String {
-        const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
-        let bytes = uuid::Uuid::new_v4().into_bytes();
-        bytes[..5].iter().map(|b| char::from(ALPHABET[usize::from(*b) % ALPHABET.len()])).collect()
-    }
-
-    /// A number from 0 to 1 that spreads what would otherwise happen at once.
-    pub(crate) fn jitter(&self) -> f64 {
-        f64::from(uuid::Uuid::new_v4().as_fields().0) / f64::from(u32::MAX)
     }
 
     /// Called after each write: what is served may have changed.
@@ -235,7 +232,7 @@ impl Server {
             }
             "/openid/v1/jwks" => Ok(response::json(StatusCode::OK, &self.0.security.tokens().jwks())),
             "" => Ok(response::json(StatusCode::OK, &serde_json::json!({"paths": paths(&registry)}))),
-            _ => discovery::answer(&registry, path, &parts.headers).ok_or_else(ApiError::no_such_path),
+            _ => discovery::answer(&registry, self.address(), path, &parts.headers).ok_or_else(ApiError::no_such_path),
         }
     }
 

@@ -65,15 +65,18 @@ fn check_type(value: &Value, schema: &Schema, path: &Path) -> Result<(), DecodeE
         Err(DecodeError::Type { path: path.to_string(), found, expected })
     };
     match (schema.ty, value) {
-        (_, Value::Null) | (Type::Any, _) => Ok(()),
-        (Type::Object, Value::Object(_)) | (Type::Array, Value::Array(_)) => Ok(()),
         (Type::String, Value::String(text)) => match schema.format.as_deref() {
             Some("byte") if STANDARD.decode(text).is_err() => Err(DecodeError::Base64 { path: path.to_string() }),
             _ => Ok(()),
         },
         (Type::Integer, Value::Number(n)) if n.is_i64() || n.is_u64() => Ok(()),
-        (Type::Number, Value::Number(_)) | (Type::Boolean, Value::Bool(_)) => Ok(()),
-        (Type::IntOrString, Value::String(_) | Value::Number(_)) => Ok(()),
+        (_, Value::Null)
+        | (Type::Any, _)
+        | (Type::Object, Value::Object(_))
+        | (Type::Array, Value::Array(_))
+        | (Type::Number, Value::Number(_))
+        | (Type::Boolean, Value::Bool(_))
+        | (Type::IntOrString, Value::String(_) | Value::Number(_)) => Ok(()),
         (Type::Object, _) => wrong("struct or map"),
         (Type::Array, _) => wrong("slice"),
         (Type::String, _) => wrong("string"),

@@ -27,7 +27,7 @@ impl Filter {
             "" => None,
             text => Some(FieldSelector::parse(text).map_err(|e| ApiError::bad_request(e.to_string()))?),
         };
-        for requirement in fields.iter().flat_map(|f| f.requirements()) {
+        for requirement in fields.iter().flat_map(FieldSelector::requirements) {
             if !resource.selectable(&requirement.field) {
                 return Err(ApiError::bad_request(format!(
                     "Unable to find {:?} that match label selector {:?}, field selector {selector:?}: \

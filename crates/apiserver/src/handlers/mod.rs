@@ -91,7 +91,7 @@ fn check_served(cx: &Context<'_>) -> Result<(), ApiError> {
     Ok(())
 }
 
-impl<'a> Context<'a> {
+impl Context<'_> {
     /// The namespace to look in; None for all of them and for cluster-scoped resources.
     fn namespace(&self) -> Option<&str> {
         (self.resource.namespaced && !self.info.namespace.is_empty()).then_some(self.info.namespace.as_str())

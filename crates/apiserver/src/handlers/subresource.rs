@@ -9,6 +9,7 @@ use super::write::{self, Tracking, Written};
 use super::{Context, delete, view};
 use crate::admission::Operation;
 use crate::object::meta_str;
+use crate::random;
 use crate::resource::Source;
 use crate::response::{self, Body};
 
@@ -87,7 +88,7 @@ async fn token(cx: &Context<'_>) -> Result<Response<Body>, ApiError> {
     let mut request = cx.admission(Operation::Create, prepared, None, options.dry_run);
     cx.server.admission().mutate(&mut request, &mut warnings).await?;
     cx.server.admission().validate(&request, &mut warnings).await?;
-    let issued = security.issue_token(request.object, &cx.server.new_uid(), now)?;
+    let issued = security.issue_token(request.object, &random::uid(), now)?;
     view::object(cx, StatusCode::CREATED, issued)
 }
 

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::filter::Filter;
 use super::{Context, view};
+use crate::random;
 use crate::resource::Resource;
 use crate::response::{self, Body, View};
 use crate::store::{self, Entry, EventKind, ListQuery, WatchEnd, WatchError, WatchQuery};
@@ -76,7 +77,7 @@ pub fn watch(cx: &Context<'_>) -> Result<Response<Body>, ApiError> {
 fn timeout(cx: &Context<'_>) -> Result<Duration, ApiError> {
     Ok(match cx.query.number::<u64>("timeoutSeconds")? {
         Some(seconds) if seconds > 0 => Duration::from_secs(seconds.min(24 * 3600)),
-        _ => DEFAULT_TIMEOUT + DEFAULT_TIMEOUT.mul_f64(cx.server.jitter()),
+        _ => DEFAULT_TIMEOUT + DEFAULT_TIMEOUT.mul_f64(random::jitter()),
     })
 }
 

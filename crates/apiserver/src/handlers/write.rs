@@ -13,6 +13,7 @@ use tether_machinery::status::ApiError;
 use super::{Context, view};
 use crate::admission::Operation;
 use crate::object::{self, meta_str};
+use crate::random;
 use crate::request::{FieldValidation, WriteOptions};
 use crate::response::{self, Body};
 use crate::store::{Change, Entry, Expect, WriteError};
@@ -224,12 +225,12 @@ fn fill_new_metadata(cx: &Context<'_>, object: &mut Value) {
     for field in ["selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "resourceVersion", "generation"] {
         meta.remove(field);
     }
-    meta.insert("uid".to_owned(), cx.server.new_uid().into());
+    meta.insert("uid".to_owned(), random::uid().into());
     meta.insert("creationTimestamp".to_owned(), object::timestamp(now).into());
     if meta.get("name").and_then(Value::as_str).unwrap_or_default().is_empty()
         && let Some(base) = meta.get("generateName").and_then(Value::as_str)
     {
-        let name = tether_machinery::names::generate_name(base, &cx.server.random_suffix());
+        let name = tether_machinery::names::generate_name(base, &random::name_suffix());
         meta.insert("name".to_owned(), name.into());
     }
 }

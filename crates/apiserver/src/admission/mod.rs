@@ -6,12 +6,14 @@
 
 mod builtin;
 pub mod node_restriction;
+pub mod webhook;
 
 use std::sync::Arc;
 
 use serde_json::Value;
 use tether_machinery::status::{ApiError, Named};
 
+use self::webhook::Webhooks;
 use crate::auth::{Authorizer, Objects, User, text};
 
 /// What a request does to its object.
@@ -104,6 +106,7 @@ pub trait Plugin: Send + Sync {
 /// All rules, in order.
 pub struct Admission {
     plugins: Vec<Arc<dyn Plugin>>,
+    webhooks: Webhooks,
 }
 
 impl Admission {
@@ -111,7 +114,7 @@ impl Admission {
     pub fn new(objects: &Arc<dyn Objects>, authorizer: &Arc<Authorizer>, plugins: Vec<Arc<dyn Plugin>>) -> Self {
         let mut all = builtin::plugins(objects, authorizer);
         all.extend(plugins);
-        Self { plugins: all }
+        Self { plugins: all, webhooks: Webhooks::new(objects.clone()) }
     }
 
     /// Mutating admission.
@@ -119,7 +122,7 @@ impl Admission {
         for plugin in &self.plugins {
             warnings.extend(plugin.mutate(request)?);
         }
-        Ok(())
+        self.webhooks.mutate(request, warnings).await
     }
 
     /// Validating admission.
@@ -127,6 +130,6 @@ impl Admission {
         for plugin in &self.plugins {
             warnings.extend(plugin.validate(request)?);
         }
-        Ok(())
+        self.webhooks.validate(request, warnings).await
     }
 }

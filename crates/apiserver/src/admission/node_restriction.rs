@@ -405,7 +405,7 @@ fn claim_for_comparison(claim: &Value) -> Value {
     let mut claim = claim.clone();
     let mut remove = |parent: &str, fields: &[&str]| {
         if let Some(parent) = claim.get_mut(parent).and_then(Value::as_object_mut) {
-            fields.iter().for_each(|field| drop(parent.remove(*field)));
+            parent.retain(|field, _| !fields.contains(&field.as_str()));
         }
     };
     remove("metadata", &["resourceVersion", "managedFields"]);

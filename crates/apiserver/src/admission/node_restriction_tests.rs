@@ -137,8 +137,8 @@ fn mirror() -> Value {
 
 #[test]
 fn a_node_creates_mirror_pods_only() {
-    admitted("create /pods a/m", mirror(), None);
     type Edit = fn(&mut Value);
+    admitted("create /pods a/m", mirror(), None);
     let cases: [(Edit, &str); 12] = [
         (
             |p| p["metadata"]["annotations"] = json!({}),

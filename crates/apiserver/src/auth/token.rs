@@ -156,7 +156,10 @@ pub struct TokenAuthority {
 
 impl fmt::Debug for TokenAuthority {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TokenAuthority").field("key_id", &self.key_id).field("issuer", &self.issuer).finish()
+        f.debug_struct("TokenAuthority")
+            .field("key_id", &self.key_id)
+            .field("issuer", &self.issuer)
+            .finish_non_exhaustive()
     }
 }
 
@@ -244,7 +247,7 @@ impl TokenAuthority {
             .verify(message.as_bytes(), &decode(signature)?)
             .map_err(|_| TokenError::Signature)?;
         let claims: Claims = serde_json::from_slice(&decode(body)?).map_err(|_| TokenError::NotOurs)?;
-        if claims.iss != self.issuer { Err(TokenError::NotOurs) } else { Ok(claims) }
+        if claims.iss == self.issuer { Ok(claims) } else { Err(TokenError::NotOurs) }
     }
 
     /// What the token speaks of must still be there.
@@ -379,7 +382,7 @@ pub(crate) mod tests {
         let authority = authority(&cluster());
         let pod = Some(reference("web", "pod-1"));
         let node = Some(reference("n1", "node-1"));
-        let token = issue(&authority, Bindings { pod, node, ..bindings() });
+        let token = issue(&authority, Bindings { node, pod, ..bindings() });
         let verified = authority.authenticate(&token, &[], at(1)).unwrap();
         assert_eq!(verified.user.name, "system:serviceaccount:ns:sa");
         assert_eq!(verified.user.uid, "sa-1");
@@ -491,7 +494,7 @@ pub(crate) mod tests {
         let authority = authority(&objects);
         let pod = Some(reference("web", "pod-1"));
         let node = Some(reference("n1", "node-1"));
-        let token = issue(&authority, Bindings { pod, node, ..bindings() });
+        let token = issue(&authority, Bindings { node, pod, ..bindings() });
         objects.delete("nodes", "", "n1");
         assert!(authority.authenticate(&token, &[], at(0)).is_ok());
     }

@@ -4,7 +4,7 @@
 //! behind it is decided here, per request. So a foreign or expired certificate is answered with 401, as Kubernetes
 //! does, and one that expires on an open connection stops working there as well.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::sync::{Arc, OnceLock};
 
 use jiff::Timestamp;
@@ -117,7 +117,10 @@ fn user_of(certificate: &CertificateDer<'_>) -> Result<Option<User>, Certificate
     };
     let groups: Vec<String> = parsed.subject().iter_organization().filter_map(text).collect();
     let mut user = User::new(name, groups);
-    let fingerprint: String = Sha256::digest(certificate).iter().map(|byte| format!("{byte:02x}")).collect();
-    user.extra.insert(EXTRA_CREDENTIAL_ID.to_owned(), vec![format!("X509SHA256={fingerprint}")]);
+    let mut id = String::from("X509SHA256=");
+    for byte in Sha256::digest(certificate) {
+        write!(id, "{byte:02x}").expect("writing to a String must succeed");
+    }
+    user.extra.insert(EXTRA_CREDENTIAL_ID.to_owned(), vec![id]);
     Ok(Some(user))
 }

@@ -19,12 +19,15 @@ use crate::field::FieldError;
 use crate::meta;
 use crate::names::NameRule;
 
+mod checks;
+mod diff;
 pub(crate) mod edit;
 mod registry;
 
 pub mod configmap;
 pub mod crd;
 pub mod event;
+mod lease;
 pub mod namespace;
 pub mod node;
 pub mod persistentvolume;
@@ -232,6 +235,7 @@ pub fn by_kind(group: &str, version: &str, kind: &str) -> Option<&'static Kind> 
 mod tests {
     use std::collections::BTreeSet;
 
+    use proptest::prelude::{Strategy as PropStrategy, *};
     use serde_json::json;
 
     use super::*;
@@ -277,5 +281,120 @@ mod tests {
         assert_eq!(pods.field(&pod, "spec.volumes"), None);
         let nodes = by_plural("", "v1", "nodes").unwrap();
         assert_eq!(nodes.field(&pod, "metadata.namespace"), None);
+    }
+
+    /// JSON that looks like objects, with the right names in the wrong places.
+    fn anything() -> impl PropStrategy<Value = Value> {
+        const WORDS: &[&str] = &[
+            "metadata",
+            "spec",
+            "status",
+            "name",
+            "namespace",
+            "labels",
+            "finalizers",
+            "containers",
+            "initContainers",
+            "volumes",
+            "volumeMounts",
+            "env",
+            "valueFrom",
+            "fieldRef",
+            "image",
+            "ports",
+            "containerPort",
+            "resources",
+            "limits",
+            "requests",
+            "cpu",
+            "storage",
+            "tolerations",
+            "affinity",
+            "nodeAffinity",
+            "accessModes",
+            "capacity",
+            "csi",
+            "driver",
+            "claimRef",
+            "webhooks",
+            "rules",
+            "resources",
+            "verbs",
+            "subjects",
+            "roleRef",
+            "data",
+            "stringData",
+            "type",
+            "taints",
+            "podCIDRs",
+            "drivers",
+            "topologyKeys",
+            "versions",
+            "storage",
+            "conditions",
+            "dataSource",
+            "kind",
+            "tokenRequests",
+            "source",
+        ];
+        let word = prop::sample::select(WORDS);
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<f64>().prop_map(Value::from),
+            word.clone().prop_map(Value::from),
+            "[-a-z0-9./:{}@ ]{0,9}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(6, 80, 8, move |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::vec((word.clone(), inner), 0..8).prop_map(|entries| entries
+                    .into_iter()
+                    .map(|(k, v)| (k.to_owned(), v))
+                    .collect::<serde_json::Map<_, _>>()
+                    .into()),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn no_object_panics(object in anything(), other in anything()) {
+            let now = Timestamp::UNIX_EPOCH;
+            for kind in ALL {
+                let mut new = object.clone();
+                (kind.strategy.default)(&mut new);
+                (kind.strategy.admit_create)(&mut new);
+                (kind.strategy.admit_update)(&mut new);
+                kind.validate_create(&new);
+                kind.validate_update(&new, &other);
+                kind.validate_status(&new, &other);
+                kind.prepare_create(&mut new, now);
+                kind.prepare_update(&mut new, &other);
+                kind.prepare_status(&mut new, &other, now);
+                for label in kind.selectable {
+                    kind.field(&new, label);
+                }
+                if let Some(face) = kind.face {
+                    (face.to_stored)(&mut new);
+                    (face.from_stored)(&mut new);
+                }
+                crate::table::Printer::builtin(kind).table([&new], &Value::Null, now, crate::table::Options::default());
+                crate::proto::trim(&kind.api_version(), kind.kind, &mut new);
+                crate::proto::complete(&kind.api_version(), kind.kind, &mut new);
+            }
+        }
+
+        #[test]
+        fn defaults_are_set_once(object in anything()) {
+            for kind in ALL {
+                let mut once = object.clone();
+                (kind.strategy.default)(&mut once);
+                let mut twice = once.clone();
+                (kind.strategy.default)(&mut twice);
+                prop_assert_eq!(&twice, &once, "{}", kind.kind);
+            }
+        }
     }
 }

@@ -4,7 +4,10 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::Strategy;
-use super::edit::{child, fill_zero, keep, set, text};
+use super::checks::Problems;
+use super::edit::{child, fill_zero, items, keep, present, set, text};
+use crate::field::{FieldError, Path};
+use crate::names;
 use crate::names::NameRule;
 
 /// Held in `spec.finalizers` until the namespace controller has emptied the namespace.
@@ -17,6 +20,9 @@ pub(super) const STRATEGY: Strategy = Strategy {
     prepare_create,
     prepare_update,
     prepare_status: Some(prepare_status),
+    validate_create: validate,
+    validate_update: |new, _old| validate(new),
+    validate_status: |new, _old| validate_status(new),
     name: NameRule::Label,
     ..Strategy::PLAIN
 };
@@ -66,4 +72,44 @@ fn prepare_status(new: &mut Value, old: &Value, _now: Timestamp) {
 /// Readies an update through `finalize`: everything but the status may change.
 pub fn prepare_finalize(new: &mut Value, old: &Value) {
     keep(new, old, "status");
+}
+
+fn validate(namespace: &Value) -> Vec<FieldError> {
+    let mut problems = Problems::new();
+    for finalizer in items(namespace, "/spec/finalizers") {
+        finalizer_name(&mut problems, &Path::new("spec.finalizers"), finalizer);
+    }
+    problems.0
+}
+
+/// A name with a domain, or one of those that Kubernetes made up before there were domains.
+fn finalizer_name(problems: &mut Problems, path: &Path, finalizer: &Value) {
+    let name = finalizer.as_str().unwrap_or_default();
+    problems.messages(path, name, names::qualified_name(name));
+    if !name.contains('/') && !matches!(name, FINALIZER | "orphan" | "foregroundDeletion") {
+        let detail = "name is neither a standard finalizer name nor is it fully qualified";
+        problems.invalid(path, name, detail);
+    }
+}
+
+/// What is wrong with an update through `finalize`, besides its metadata.
+pub fn validate_finalize(namespace: &Value) -> Vec<FieldError> {
+    let mut problems = Problems::new();
+    for (index, finalizer) in items(namespace, "/spec/finalizers").iter().enumerate() {
+        finalizer_name(&mut problems, &Path::new("spec.finalizers").index(index), finalizer);
+    }
+    problems.0
+}
+
+fn validate_status(namespace: &Value) -> Vec<FieldError> {
+    let mut problems = Problems::new();
+    let phase = text(namespace, "/status/phase");
+    let (wanted, detail) = match present(namespace, "/metadata/deletionTimestamp") {
+        None => ("Active", "may only be 'Active' if `deletionTimestamp` is empty"),
+        Some(_) => ("Terminating", "may only be 'Terminating' if `deletionTimestamp` is not empty"),
+    };
+    if phase != wanted {
+        problems.invalid(&Path::new("status.Phase"), phase, detail);
+    }
+    problems.0
 }

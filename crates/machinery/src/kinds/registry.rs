@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use super::edit::{flag, text};
 use super::{
-    Kind, Strategy, Subresource, configmap, crd, event, namespace, node, persistentvolume, persistentvolumeclaim, pod,
-    rbac, secret, serviceaccount, storage, webhook,
+    Kind, Strategy, Subresource, configmap, crd, event, lease, namespace, node, persistentvolume,
+    persistentvolumeclaim, pod, rbac, secret, serviceaccount, storage, webhook,
 };
 
 const ALL_VERBS: &[&str] = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
@@ -216,6 +216,7 @@ pub static ALL: &[Kind] = &[
         singular: "lease",
         create_on_update: true,
         unconditional_update: false,
+        strategy: lease::STRATEGY,
         ..COMMON
     },
     Kind {
@@ -285,7 +286,7 @@ pub static ALL: &[Kind] = &[
         singular: "clusterrolebinding",
         namespaced: false,
         create_on_update: true,
-        strategy: rbac::BINDING,
+        strategy: rbac::CLUSTER_ROLE_BINDING,
         ..COMMON
     },
     Kind {
@@ -306,7 +307,7 @@ pub static ALL: &[Kind] = &[
         plural: "rolebindings",
         singular: "rolebinding",
         create_on_update: true,
-        strategy: rbac::BINDING,
+        strategy: rbac::ROLE_BINDING,
         ..COMMON
     },
     Kind {

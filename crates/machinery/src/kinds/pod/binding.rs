@@ -3,8 +3,9 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::lifecycle::set_condition;
 use crate::field::{FieldError, Path};
-use crate::kinds::edit::text;
+use crate::kinds::edit::{child, entries, set_in, text};
 
 /// Why a pod was not bound.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,7 +16,7 @@ pub enum BindError {
     Conflict(String),
 }
 
-/// The pod, bound as `binding` says: the node set, its annotations added, `PodScheduled` true.
+/// The pod, bound as `binding` says: the node set, annotations and labels added, `PodScheduled` true.
 pub fn bind(pod: &Value, binding: &Value, now: Timestamp) -> Result<Value, BindError> {
     let node = text(binding, "/target/name");
     check_target(text(binding, "/target/kind"), node)?;
@@ -36,13 +37,19 @@ pub fn bind(pod: &Value, binding: &Value, now: Timestamp) -> Result<Value, BindE
         return conflict(format!("pod {name} has non-empty .spec.schedulingGates"));
     }
     let mut bound = pod.clone();
-    bound["spec"]["nodeName"] = node.into();
-    if let Some(annotations) = binding.pointer("/metadata/annotations").and_then(Value::as_object) {
-        for (key, value) in annotations {
-            bound["metadata"]["annotations"][key] = value.clone();
+    set_in(&mut bound, "spec", "nodeName", node.into());
+    set_in(&mut bound, "status", "nominatedNodeName", Value::Null);
+    for section in ["annotations", "labels"] {
+        let added: Vec<_> =
+            entries(binding, &format!("/metadata/{section}")).map(|(k, v)| (k.clone(), v.clone())).collect();
+        if !added.is_empty()
+            && let Some(metadata) = bound.get_mut("metadata")
+            && let Some(map) = child(metadata, section)
+        {
+            map.extend(added);
         }
     }
-    set_scheduled(&mut bound, now);
+    set_condition(&mut bound, json!({"type": "PodScheduled", "status": "True"}), now);
     Ok(bound)
 }
 
@@ -55,19 +62,6 @@ fn check_target(kind: &str, node: &str) -> Result<(), BindError> {
         errors.push(FieldError::required(Path::new("target.name"), ""));
     }
     if errors.is_empty() { Ok(()) } else { Err(BindError::Invalid(errors)) }
-}
-
-fn set_scheduled(pod: &mut Value, now: Timestamp) {
-    let time = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    let condition =
-        json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": time});
-    let conditions = &mut pod["status"]["conditions"];
-    if !conditions.is_array() {
-        *conditions = json!([]);
-    }
-    let Some(list) = conditions.as_array_mut() else { return };
-    list.retain(|c| c["type"] != "PodScheduled");
-    list.push(condition);
 }
 
 #[cfg(test)]

@@ -221,10 +221,20 @@ pub(super) fn admit(pod: &mut Value) {
         if let Some(account) = spec.get("serviceAccountName").cloned() {
             spec.insert("serviceAccount".to_owned(), account);
         }
-        fill(spec, "priority", 0);
+        let class = spec.get("priorityClassName").and_then(Value::as_str).unwrap_or_default();
+        fill(spec, "priority", system_priority(class).unwrap_or_default());
         fill(spec, "preemptionPolicy", "PreemptLowerPriority");
     }
     add_tolerations(pod);
+}
+
+/// The priority of the classes that every cluster has.
+pub(super) fn system_priority(class: &str) -> Option<i64> {
+    match class {
+        "system-cluster-critical" => Some(2_000_000_000),
+        "system-node-critical" => Some(2_000_001_000),
+        _ => None,
+    }
 }
 
 /// Without a word about it, a pod leaves a node that is not ready or not reachable after five minutes.

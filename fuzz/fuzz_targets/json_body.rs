@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tether_machinery::{builtin, json, kinds, proto, schema, typed};
+use tether_machinery::{builtin, json, kinds, proto, schema};
 
 fuzz_target!(|data: &[u8]| {
     let Some((first, rest)) = data.split_first() else { return };
@@ -11,7 +11,7 @@ fuzz_target!(|data: &[u8]| {
     let kind = &kinds::ALL[usize::from(*first) % kinds::ALL.len()];
     let Some(known) = builtin::schema(kind.group, kind.version, kind.kind) else { return };
     schema::prune(&mut object, &known);
-    if typed::check(&object, &known).is_err() {
+    if schema::decode(&mut object, &known).is_err() {
         return;
     }
     proto::trim(&kind.api_version(), kind.kind, &mut object);

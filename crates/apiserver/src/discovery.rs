@@ -166,11 +166,16 @@ fn aggregated_resource(resource: &Resource) -> Value {
     entry
 }
 
+/// The version as `kubectl version` prints it.
+pub fn git_version() -> String {
+    format!("v{API_MAJOR}.{API_MINOR}.0+tether-{}", env!("CARGO_PKG_VERSION"))
+}
+
 /// `/version`.
 pub fn version() -> Value {
     json!({
         "major": API_MAJOR, "minor": API_MINOR,
-        "gitVersion": format!("v{API_MAJOR}.{API_MINOR}.0+tether-{}", env!("CARGO_PKG_VERSION")),
+        "gitVersion": git_version(),
         "gitCommit": "", "gitTreeState": "clean", "buildDate": "1970-01-01T00:00:00Z",
         "goVersion": "", "compiler": "rustc", "platform": format!("{}/{}", std::env::consts::OS, go_arch()),
     })

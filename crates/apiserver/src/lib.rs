@@ -25,6 +25,7 @@ mod expiry;
 pub mod handlers;
 pub mod metrics;
 mod object;
+mod openapi;
 pub mod pki;
 mod random;
 mod registry;

@@ -14,7 +14,7 @@ use tether_machinery::names::NameRule;
 use tether_machinery::schema::{self, Schema};
 use tether_machinery::status::Named;
 use tether_machinery::table::Printer;
-use tether_machinery::{builtin, crd, meta, proto, typed};
+use tether_machinery::{builtin, crd, meta, proto};
 
 use crate::definitions;
 use crate::object::{finalizers, is_deleting, meta_str};
@@ -302,7 +302,7 @@ impl Resource {
                     &other
                 };
                 let unknown = schema::prune(object, schema);
-                typed::check(object, schema).map_err(|e| e.to_string())?;
+                schema::decode(object, schema)?;
                 proto::trim(&api_version, &kind, object);
                 Ok(unknown)
             }
@@ -317,7 +317,7 @@ impl Resource {
                     *meta = json!({});
                 }
                 let mut unknown_meta = schema::prune(meta, metadata);
-                typed::check(meta, metadata).map_err(|e| e.to_string())?;
+                schema::decode(meta, metadata)?;
                 for path in &mut unknown_meta {
                     path.insert_str(0, "metadata.");
                 }

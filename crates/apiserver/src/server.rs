@@ -27,6 +27,7 @@ use crate::admission::Admission;
 use crate::auth::{Objects, User};
 use crate::handlers::{self, Context};
 use crate::metrics::Metrics;
+use crate::openapi::OpenApi;
 use crate::registry::{Definition, Registry};
 use crate::request::{Query, RequestInfo};
 use crate::resource::Resource;
@@ -51,6 +52,7 @@ struct Inner {
     security: Security,
     admission: Admission,
     metrics: Metrics,
+    openapi: OpenApi,
     clock: Clock,
     shutdown: CancellationToken,
     /// Where the server listens, once it does.
@@ -94,6 +96,7 @@ impl Server {
             security,
             admission,
             metrics,
+            openapi: OpenApi::default(),
             clock,
             shutdown: CancellationToken::new(),
             address: OnceLock::new(),
@@ -158,6 +161,7 @@ impl Server {
             // Loaded under the lock, so that two writes cannot leave the older picture behind.
             let mut registry = self.0.registry.write();
             *registry = Arc::new(load_registry(&self.0.store));
+            self.0.openapi.forget();
         }
     }
 
@@ -232,7 +236,9 @@ impl Server {
             }
             "/openid/v1/jwks" => Ok(response::json(StatusCode::OK, &self.0.security.tokens().jwks())),
             "" => Ok(response::json(StatusCode::OK, &serde_json::json!({"paths": paths(&registry)}))),
-            _ => discovery::answer(&registry, self.address(), path, &parts.headers).ok_or_else(ApiError::no_such_path),
+            _ => discovery::answer(&registry, self.address(), path, &parts.headers)
+                .or_else(|| self.0.openapi.answer(&registry, path, parts))
+                .ok_or_else(ApiError::no_such_path),
         }
     }
 

@@ -24,7 +24,6 @@ pub mod schema;
 pub mod selector;
 pub mod status;
 pub mod table;
-pub mod typed;
 
 #[cfg(test)]
 mod testing;

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use http::{Response, StatusCode};
 use serde_json::Value;
 use tether_machinery::field::{FieldError, Path};
+use tether_machinery::json;
+use tether_machinery::schema::decoding_error;
 use tether_machinery::status::ApiError;
 
 use super::{Context, view};
@@ -122,26 +124,20 @@ pub(super) fn clean(
     validation: FieldValidation,
 ) -> Result<Vec<String>, ApiError> {
     let resource = &cx.resource;
-    let unknown = resource.clean(&cx.info.subresource, object).map_err(|e| {
-        let kind = &resource.kind;
-        let message = format!("{kind} in version {:?} cannot be handled as a {kind}: {e}", resource.version);
-        ApiError::bad_request(message)
-    })?;
-    complaints.extend(unknown.iter().map(|path| format!("unknown field {path:?}")));
+    let unknown = resource
+        .clean(&cx.info.subresource, object)
+        .map_err(|e| ApiError::bad_request(decoding_error(&resource.kind, &resource.version, &e)))?;
+    complaints.extend(unknown.iter().map(|path| json::unknown_field(path)));
     match validation {
         FieldValidation::Ignore => Ok(Vec::new()),
         FieldValidation::Warn => Ok(complaints),
         FieldValidation::Strict if complaints.is_empty() => Ok(complaints),
         FieldValidation::Strict => {
-            let list = complaints.join(", ");
-            let message = if resource.is_custom() {
-                format!("strict decoding error: {list}")
-            } else {
-                let kind = &resource.kind;
-                let version = &resource.version;
-                format!("{kind} in version {version:?} cannot be handled as a {kind}: strict decoding error: {list}")
-            };
-            Err(ApiError::bad_request(message))
+            let error = json::strict_decoding_error(&complaints);
+            Err(ApiError::bad_request(match resource.is_custom() {
+                true => error,
+                false => decoding_error(&resource.kind, &resource.version, &error),
+            }))
         }
     }
 }

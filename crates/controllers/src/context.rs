@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use crate::cache::Cache;
 use crate::clock::Clock;
 use crate::kinds::Kinds;
-use crate::publish::Publisher;
+use crate::publish::{Names, Publisher};
 
 /// Where nodes keep the Leases that are their heartbeats.
 pub(crate) const NODE_LEASES: &str = "kube-node-lease";
@@ -27,6 +27,7 @@ pub(crate) struct Context {
     pub(crate) client: Client,
     pub(crate) clock: Arc<dyn Clock>,
     identity: String,
+    event_names: Arc<Names>,
     pub(crate) kinds: Arc<Kinds>,
     pub(crate) nodes: Arc<Cache<Node>>,
     pub(crate) node_leases: Arc<Cache<Lease>>,
@@ -50,6 +51,7 @@ impl Context {
             client,
             clock,
             identity: identity.to_owned(),
+            event_names: Arc::default(),
             nodes: Cache::new(),
             node_leases: Cache::new(),
             pods: Cache::indexed(Some(pod_words)),
@@ -75,7 +77,8 @@ impl Context {
 
     /// A publisher of events for one controller.
     pub(crate) fn publisher(&self, controller: &'static str) -> Publisher {
-        Publisher::new(self.client.clone(), self.clock.clone(), controller, &self.identity)
+        let names = self.event_names.clone();
+        Publisher::new(self.client.clone(), self.clock.clone(), controller, &self.identity, names)
     }
 
     /// Watches everything until the tasks are dropped. Listeners are to be there before.

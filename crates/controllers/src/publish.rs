@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -32,6 +33,19 @@ pub(crate) struct Publisher {
     controller: &'static str,
     instance: Arc<str>,
     told: Arc<Mutex<HashMap<Told, Last>>>,
+    names: Arc<Names>,
+}
+
+/// Makes the names of events differ, even of those that fall into one tick of a coarse clock.
+#[derive(Default)]
+pub(crate) struct Names(AtomicU64);
+
+impl Names {
+    /// The name that Kubernetes' recorders would give: the object's, and the time in hexadecimal.
+    fn next(&self, object: &str, now: Timestamp) -> String {
+        let more = i128::from(self.0.fetch_add(1, Ordering::Relaxed));
+        format!("{object}.{:x}", now.as_nanosecond() + more)
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -51,15 +65,21 @@ struct Last {
 }
 
 impl Publisher {
-    pub(crate) fn new(client: Client, clock: Arc<dyn Clock>, controller: &'static str, instance: &str) -> Self {
-        Self { client, clock, controller, instance: instance.into(), told: Arc::default() }
+    pub(crate) fn new(
+        client: Client,
+        clock: Arc<dyn Clock>,
+        controller: &'static str,
+        instance: &str,
+        names: Arc<Names>,
+    ) -> Self {
+        Self { client, clock, controller, instance: instance.into(), told: Arc::default(), names }
     }
 
     /// Publishes events. One that cannot be published is logged: nothing depends on it.
     pub(crate) async fn publish(&self, events: Vec<Event>) {
         for event in events {
             if let Err(error) = self.publish_one(&event).await {
-                tracing::debug!(controller = self.controller, ?event, %error, "an event could not be published");
+                tracing::warn!(controller = self.controller, ?event, %error, "an event could not be published");
             }
         }
     }
@@ -97,7 +117,7 @@ impl Publisher {
         let object = event.about.name.clone().unwrap_or_default();
         let body = ApiEvent {
             metadata: ObjectMeta {
-                name: Some(format!("{object}.{:x}", now.as_nanosecond())),
+                name: Some(self.names.next(&object, now)),
                 namespace: Some(home(&event.about).to_owned()),
                 ..Default::default()
             },

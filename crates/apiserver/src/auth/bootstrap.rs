@@ -197,6 +197,7 @@ fn controllers() -> Vec<(&'static str, Vec<PolicyRule>)> {
                 events(),
             ],
         ),
+        ("root-ca-cert-publisher", vec![rule("create update", "core", "configmaps"), events()]),
         ("service-account-controller", vec![rule("create", "core", "serviceaccounts"), events()]),
     ]
 }
@@ -345,8 +346,9 @@ fn cluster_bindings() -> Vec<Value> {
         cluster_binding("system:basic-user", vec![group(GROUP_AUTHENTICATED)]),
         cluster_binding("system:public-info-viewer", vec![group(GROUP_AUTHENTICATED), group(GROUP_UNAUTHENTICATED)]),
         cluster_binding("system:kube-controller-manager", vec![user(USER_CONTROLLER_MANAGER)]),
-        cluster_binding("system:kube-scheduler", vec![user(USER_SCHEDULER)]),
-        cluster_binding("system:volume-scheduler", vec![user(USER_SCHEDULER)]),
+        // The scheduler runs in the process of the controllers, under its certificate.
+        cluster_binding("system:kube-scheduler", vec![user(USER_SCHEDULER), user(USER_CONTROLLER_MANAGER)]),
+        cluster_binding("system:volume-scheduler", vec![user(USER_SCHEDULER), user(USER_CONTROLLER_MANAGER)]),
         // The node authorizer decides for nodes; the binding is there without subjects, as in Kubernetes.
         cluster_binding("system:node", vec![]),
         cluster_binding("system:service-account-issuer-discovery", vec![group(GROUP_SERVICE_ACCOUNTS)]),

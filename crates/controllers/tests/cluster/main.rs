@@ -1,0 +1,13 @@
+//! The controllers against the embedded API server, in process, with a clock that tests move.
+
+// Test code fails by panicking; the helpers outside of #[test] functions do too.
+#![allow(clippy::unwrap_used)]
+
+mod binding;
+mod garbage;
+mod harness;
+mod leader;
+mod namespaces;
+mod nodes;
+mod rest;
+mod scheduling;

@@ -1,0 +1,43 @@
+//! A cluster at rest writes nothing.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod};
+use kube::api::Api;
+use serde_json::json;
+
+use crate::harness::*;
+
+/// Lets everything that is on its way arrive: no write for a while of real time.
+async fn settled(cluster: &Cluster) -> u64 {
+    let mut revision = cluster.server.store().revision();
+    let mut quiet = 0;
+    while quiet < 40 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        let now = cluster.server.store().revision();
+        quiet = if now == revision { quiet + 1 } else { 0 };
+        revision = now;
+    }
+    revision
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_hour_of_rest_costs_no_write() {
+    let cluster = Cluster::start().await;
+    // Things that are as they have to be, and things that wait for something that does not come.
+    let maps: Api<ConfigMap> = cluster.in_default();
+    let root = create(&maps, owned("root", &json!([]))).await;
+    let reference = json!([{ "apiVersion": "v1", "kind": "ConfigMap", "name": "root", "uid": root.metadata.uid }]);
+    create(&maps, owned("leaf", &reference)).await;
+    create(&cluster.in_default::<Pod>(), pod("nowhere")).await;
+    let spec = json!({ "accessModes": ["ReadWriteOnce"], "storageClassName": "",
+                       "resources": { "requests": { "storage": "1Gi" } } });
+    create(&cluster.in_default::<PersistentVolumeClaim>(), json!({ "metadata": { "name": "waits" }, "spec": spec }))
+        .await;
+    let spec = json!({ "accessModes": ["ReadWriteMany"], "capacity": { "storage": "1Gi" }, "storageClassName": "other",
+                       "csi": { "driver": "driver.example.com", "volumeHandle": "v" } });
+    create(&cluster.all::<PersistentVolume>(), json!({ "metadata": { "name": "free" }, "spec": spec })).await;
+    let before = settled(&cluster).await;
+    cluster.pass(3600, &[]).await;
+    assert_eq!(settled(&cluster).await, before);
+}

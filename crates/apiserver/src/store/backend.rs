@@ -22,6 +22,8 @@ pub(super) struct Backend {
 
 #[derive(Debug)]
 struct Shadow {
+    /// Of what lies beneath, which does not change.
+    inner_len: u64,
     len: u64,
     /// Units that were written, by number.
     units: BTreeMap<u64, Box<[u8; UNIT]>>,
@@ -34,7 +36,8 @@ impl Backend {
 
     /// Reads `inner` and never changes it.
     pub(super) fn shadow(inner: Box<dyn StorageBackend>) -> io::Result<Self> {
-        let shadow = Shadow { len: inner.len()?, units: BTreeMap::new() };
+        let inner_len = inner.len()?;
+        let shadow = Shadow { inner_len, len: inner_len, units: BTreeMap::new() };
         Ok(Self { inner, shadow: Some(Mutex::new(shadow)) })
     }
 }
@@ -44,7 +47,7 @@ impl Shadow {
         if offset + out.len() as u64 > self.len {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        let there = inner.len()?.saturating_sub(offset).min(out.len() as u64) as usize;
+        let there = self.inner_len.saturating_sub(offset).min(out.len() as u64) as usize;
         let (old, new) = out.split_at_mut(there);
         inner.read(offset, old)?;
         new.fill(0);
@@ -71,7 +74,7 @@ impl Shadow {
                 Entry::Vacant(place) => {
                     let mut unit = Box::new([0; UNIT]);
                     let start = number * UNIT as u64;
-                    let there = inner.len()?.saturating_sub(start).min(UNIT as u64) as usize;
+                    let there = self.inner_len.saturating_sub(start).min(UNIT as u64) as usize;
                     inner.read(start, &mut unit[..there])?;
                     place.insert(unit)
                 }

@@ -25,6 +25,9 @@ use super::{Change, Entry, Event, EventKind, Expect, Key, Options, Shared, Write
 const BATCH_CHANGES: usize = 512;
 /// Value bytes after which a batch is closed: half of redb's default share for dirty pages.
 const BATCH_BYTES: usize = 4 << 20;
+/// Quiet time after which the last commit is sealed. Writers that wait for each other come back much sooner, so a busy
+/// store never pays for it.
+const SEAL_DELAY: Duration = Duration::from_millis(100);
 /// Pause between attempts to reopen a file that failed. A full disk is freed by people, not in milliseconds.
 const RECOVERY_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -59,11 +62,13 @@ pub(super) struct Committer {
     disk: Disk,
     options: Options,
     in_doubt: Option<InDoubt>,
+    /// Something was committed since the last seal.
+    unsealed: bool,
 }
 
 impl Committer {
     pub(super) fn new(shared: Arc<Shared>, disk: Disk, options: Options) -> Self {
-        let committer = Self { shared, disk, options, in_doubt: None };
+        let committer = Self { shared, disk, options, in_doubt: None, unsealed: false };
         committer.measure();
         committer
     }
@@ -71,9 +76,9 @@ impl Committer {
     /// Serves the queue until told to stop.
     pub(super) fn run(&mut self, queue: &Receiver<Message>) {
         loop {
-            let received = match &self.in_doubt {
+            let received = match self.patience() {
                 None => queue.recv().map_err(|mpsc::RecvError| RecvTimeoutError::Disconnected),
-                Some(in_doubt) => queue.recv_timeout(in_doubt.retry.saturating_duration_since(Instant::now())),
+                Some(patience) => queue.recv_timeout(patience),
             };
             match received {
                 Ok(message) => {
@@ -82,11 +87,31 @@ impl Committer {
                     }
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
-                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Timeout) => self.seal(),
             }
             if self.in_doubt.as_ref().is_some_and(|in_doubt| in_doubt.retry <= Instant::now()) {
                 self.recover();
             }
+        }
+    }
+
+    /// How long to wait for requests before doing something else; `None` if there is nothing else to do.
+    fn patience(&self) -> Option<Duration> {
+        match &self.in_doubt {
+            Some(in_doubt) => Some(in_doubt.retry.saturating_duration_since(Instant::now())),
+            None => self.unsealed.then_some(SEAL_DELAY),
+        }
+    }
+
+    /// Seals the last commit, if that was not done.
+    pub(super) fn seal(&mut self) {
+        if self.in_doubt.is_some() || !self.unsealed {
+            return;
+        }
+        self.unsealed = false;
+        if let Err(error) = self.disk.seal() {
+            let first = self.shared.state.read().history().first();
+            self.fail(Vec::new(), first, Vec::new(), &error.0);
         }
     }
 
@@ -122,6 +147,7 @@ impl Committer {
                     self.shared.metrics.batch_size.observe(events.len() as f64);
                     self.shared.metrics.commit_seconds.observe(started.elapsed().as_secs_f64());
                     self.publish(&events, first);
+                    self.unsealed = true;
                 }
                 Err(error) => return self.fail(events, first, answers, &error.0),
             }
@@ -266,7 +292,8 @@ impl<'a> Batch<'a> {
         if value.len() > limit {
             return Err(WriteError::TooLarge { bytes: value.len(), limit });
         }
-        Ok((deletes, value))
+        // Serializers leave up to as much room again behind what they wrote. Values live long: they get their size.
+        Ok((deletes, Bytes::copy_from_slice(&value)))
     }
 }
 

@@ -61,10 +61,22 @@ impl Disk {
         let totals = totals_after(self.totals, events, first);
         // A panic inside the database must not take the committer with it; reopening discards what it left.
         let result = catch_unwind(AssertUnwindSafe(|| write_batch(db, self.totals.first, events, &totals)))
-            .unwrap_or_else(|_| Err(CommitError("the database panicked".into())));
+            .unwrap_or_else(|_| Err(panicked()));
         match result {
             Ok(()) => self.totals = totals,
             Err(_) => self.db = None,
+        }
+        result
+    }
+
+    /// Commits once more what is there. A commit is one fsync: after a crash a damaged page of the *last* one looks like
+    /// a page that was never written, and redb goes back to the commit before it. Once sealed there is nothing to go
+    /// back from, and the damage is reported.
+    pub(super) fn seal(&mut self) -> Result<(), CommitError> {
+        let db = self.db.as_ref().ok_or_else(|| CommitError("the file is not open".into()))?;
+        let result = catch_unwind(AssertUnwindSafe(|| write_seal(db))).unwrap_or_else(|_| Err(panicked()));
+        if result.is_err() {
+            self.db = None;
         }
         result
     }
@@ -79,6 +91,17 @@ impl Disk {
         self.totals = totals;
         Ok(totals.revision)
     }
+}
+
+fn panicked() -> CommitError {
+    CommitError("the database panicked".into())
+}
+
+fn write_seal(db: &Database) -> Result<(), CommitError> {
+    let mut txn = db.begin_write()?;
+    txn.set_two_phase_commit(true);
+    txn.commit()?;
+    Ok(())
 }
 
 fn totals_after(mut totals: Totals, events: &[Arc<Event>], first: u64) -> Totals {
@@ -128,7 +151,7 @@ fn create(medium: &Arc<dyn Medium>, cache_bytes: usize) -> Result<Loaded, OpenEr
     let backend = medium.create().map_err(failed)?;
     let db = initialize(backend, cache_bytes).map_err(|error| failed(std::io::Error::other(error)))?;
     if medium.publish().map_err(failed)? {
-        return Ok(Loaded { db, totals: Totals::EMPTY, state: State::empty() });
+        return Ok(Loaded { db, totals: Totals::EMPTY, state: State::empty(0) });
     }
     load(medium, cache_bytes)?.ok_or_else(|| failed(std::io::ErrorKind::NotFound.into()))
 }

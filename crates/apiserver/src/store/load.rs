@@ -39,7 +39,7 @@ pub(super) fn load(medium: &Arc<dyn Medium>, cache_bytes: usize) -> Result<Optio
     let open = || {
         let (totals, state) = examine(medium, backend, cache_bytes)?;
         let again = open_backend(&**medium)?.ok_or_else(|| damaged(&path, "it has just disappeared"))?;
-        let (db, _) = open_database(medium, Backend::direct(again), cache_bytes)?;
+        let (db, _) = open_database(medium, Backend::direct(again), cache_bytes, || ())?;
         // It was not locked for an instant.
         if read_meta(&path, &begin_read(&path, &db)?)? != totals {
             return Err(OpenError::InUse { path: path.clone() });
@@ -61,30 +61,37 @@ fn examine(
     let path = medium.name();
     check_magic(&path, &*backend)?;
     let shadow = Backend::shadow(backend).map_err(|source| read_failed(&path, source))?;
-    let (mut db, repaired) = open_database(medium, shadow, cache_bytes)?;
+    // What was last written may have failed to reach the disk while the page cache still shows it.
+    let before_repair = {
+        let medium = medium.clone();
+        move || medium.forget_cached()
+    };
+    let (mut db, repaired) = open_database(medium, shadow, cache_bytes, before_repair)?;
     if !repaired && !db.check_integrity().map_err(|error| open_error(&path, error))? {
         return Err(damaged(&path, "checksum mismatch in its structure"));
     }
     let txn = begin_read(&path, &db)?;
     let totals = read_meta(&path, &txn)?;
-    let objects = read_objects(&path, &txn, &totals)?;
-    let history = read_history(&path, &txn, &totals, &objects)?;
-    Ok((totals, State::new(totals.revision, objects.into_values().collect(), history)))
+    let mut state = read_objects(&path, &txn, &totals)?;
+    let history = read_history(&path, &txn, &totals, &state)?;
+    state.restore_history(history);
+    Ok((totals, state))
 }
 
-/// The database, and whether it had to be repaired because it was not closed properly.
+/// The database, and whether it had to be repaired because it was not closed properly; `before_repair` is called first.
 fn open_database(
     medium: &Arc<dyn Medium>,
     backend: Backend,
     cache_bytes: usize,
+    before_repair: impl Fn() + 'static,
 ) -> Result<(Database, bool), OpenError> {
     let repaired = Arc::new(AtomicBool::new(false));
-    let (at_repair, medium_at_repair) = (repaired.clone(), medium.clone());
     let mut builder = Database::builder();
     builder.set_cache_size(cache_bytes);
+    let at_repair = repaired.clone();
     builder.set_repair_callback(move |_| {
         if !at_repair.swap(true, Ordering::Relaxed) {
-            medium_at_repair.forget_cached();
+            before_repair();
         }
     });
     let db = builder.create_with_backend(backend).map_err(|error| open_error(&medium.name(), error))?;
@@ -167,19 +174,19 @@ fn read_meta(path: &str, txn: &ReadTransaction) -> Result<Totals, OpenError> {
     Ok(totals)
 }
 
-fn read_objects(path: &str, txn: &ReadTransaction, totals: &Totals) -> Result<HashMap<Arc<Key>, Entry>, OpenError> {
+fn read_objects(path: &str, txn: &ReadTransaction, totals: &Totals) -> Result<State, OpenError> {
     let table = txn.open_table(OBJECTS).map_err(|error| damaged(path, error))?;
     let mut found = Totals { objects: 0, digest: 0, ..*totals };
-    let mut objects = HashMap::with_capacity(totals.objects.min(1 << 20) as usize);
+    let mut state = State::empty(totals.revision);
     for row in table.iter().map_err(|error| damaged(path, error))? {
         let (key, row) = row.map_err(|error| damaged(path, error))?;
         let (resource, namespace, name) = key.value();
         let key = Arc::new(Key::new(resource, namespace, name));
         let (revision, value) = codec::read_object(&key, row.value())
             .map_err(|error| damaged(path, format!("object {resource} {namespace}/{name}: {error}")))?;
-        let entry = Entry { key: key.clone(), revision, value };
+        let entry = Entry { key, revision, value };
         found.add(&entry);
-        objects.insert(key, entry);
+        state.restore(&entry);
     }
     if found != *totals {
         let detail = format!(
@@ -188,16 +195,11 @@ fn read_objects(path: &str, txn: &ReadTransaction, totals: &Totals) -> Result<Ha
         );
         return Err(damaged(path, detail));
     }
-    Ok(objects)
+    Ok(state)
 }
 
 /// Follows the undo log from the newest row to the oldest, and so finds the state after each change.
-fn read_history(
-    path: &str,
-    txn: &ReadTransaction,
-    totals: &Totals,
-    objects: &HashMap<Arc<Key>, Entry>,
-) -> Result<History, OpenError> {
+fn read_history(path: &str, txn: &ReadTransaction, totals: &Totals, objects: &State) -> Result<History, OpenError> {
     let table = txn.open_table(HISTORY).map_err(|error| damaged(path, error))?;
     let mut states: HashMap<Arc<Key>, Option<Entry>> = HashMap::new();
     let mut events = Vec::with_capacity((totals.revision + 1 - totals.first).min(1 << 20) as usize);
@@ -229,13 +231,13 @@ fn read_history(
 fn undo_one(
     revision: u64,
     undo: Undo,
-    objects: &HashMap<Arc<Key>, Entry>,
+    objects: &State,
     states: &mut HashMap<Arc<Key>, Option<Entry>>,
 ) -> Option<Event> {
     let (key, after) = match states.get_key_value(&undo.key) {
         Some((key, after)) => (key.clone(), after.clone()),
-        None => match objects.get_key_value(&undo.key) {
-            Some((key, object)) => (key.clone(), Some(object.clone())),
+        None => match objects.get(&undo.key) {
+            Some(object) => (object.key.clone(), Some(object)),
             None => (Arc::new(undo.key), None),
         },
     };

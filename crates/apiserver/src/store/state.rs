@@ -31,18 +31,20 @@ pub(super) struct State {
 }
 
 impl State {
-    /// The state of an empty store.
-    pub(super) fn empty() -> Self {
-        Self::new(0, Vec::new(), History::starting_at(1))
+    /// A state without objects, whose history starts after `revision`.
+    pub(super) fn empty(revision: u64) -> Self {
+        let history = History::starting_at(revision + 1);
+        Self { revision, resources: HashMap::new(), history, closed: false }
     }
 
-    /// The state as it was loaded.
-    pub(super) fn new(revision: u64, entries: Vec<Entry>, history: History) -> Self {
-        let mut state = Self { revision, resources: HashMap::new(), history, closed: false };
-        for entry in entries {
-            state.put(&entry);
-        }
-        state
+    /// Adds an object that was loaded.
+    pub(super) fn restore(&mut self, entry: &Entry) {
+        self.put(entry);
+    }
+
+    /// Sets the history that was loaded: the changes that led to these objects.
+    pub(super) fn restore_history(&mut self, history: History) {
+        self.history = history;
     }
 
     pub(super) fn revision(&self) -> u64 {

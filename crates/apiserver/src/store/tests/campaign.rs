@@ -116,6 +116,9 @@ impl Run {
             self.disk.arm(Some(Fault::PowerAtSync { nth, late }));
         }
         self.write(&mut store, batches);
+        if self.rng.chance(30) {
+            store.committer.seal();
+        }
         self.note(format_args!("{end:?}"));
         match end {
             End::Close => drop(store),

@@ -7,6 +7,7 @@ mod failures;
 mod kill;
 mod life;
 mod lists;
+mod measure;
 mod oracle;
 mod power;
 mod properties;

@@ -41,6 +41,11 @@ impl Security {
         Ok(attributes.user)
     }
 
+    /// Whether the user may also create what a PUT or an apply would have changed, had it been there; 403 if not.
+    pub(crate) fn authorize_create(&self, user: &User, update: Attributes) -> Result<(), ApiError> {
+        self.authorizer.check(&Attributes { user: user.clone(), verb: "create".to_owned(), ..update })
+    }
+
     /// The answer to a review of this kind.
     pub(crate) fn review(
         &self,
@@ -69,7 +74,7 @@ impl Security {
         request: &Value,
         now: Timestamp,
     ) -> Result<Value, ApiError> {
-        token_request::prepare(&self.tokens, &*self.objects, namespace, account, request, now)
+        token_request::prepare(&*self.objects, namespace, account, request, now)
     }
 
     /// The token that a prepared request asks for.

@@ -55,7 +55,7 @@ const LOCAL_VOLUMES: [&str; 22] = [
     "vsphereVolume",
 ];
 
-/// Checks a write of a node; everybody else passes. A TokenRequest is checked as it was sent, before it is filled in.
+/// Checks a write of a node; everybody else passes.
 pub fn admit(request: &Request, objects: &dyn Objects, authorizer: &Authorizer) -> Result<(), ApiError> {
     let Some(node) = request.user.node_name() else { return Ok(()) };
     if node.is_empty() {

@@ -35,9 +35,8 @@ struct BoundObject {
     uid: String,
 }
 
-/// The request with everything filled in and checked, ready for admission. Nothing is issued yet.
+/// The request filled in (but for its audiences) and checked, ready for admission. Nothing is issued yet.
 pub fn prepare(
-    tokens: &TokenAuthority,
     objects: &dyn Objects,
     namespace: &str,
     name: &str,
@@ -76,7 +75,8 @@ pub fn prepare(
         let error = FieldError::invalid(Path::new("spec.expirationSeconds"), lifetime_s, words);
         return Err(ApiError::invalid(at(""), &[error]));
     }
-    let audiences = spec.audiences.filter(|list| !list.is_empty()).unwrap_or_else(|| tokens.audiences().to_vec());
+    // Left as they are, so that admission can tell what was asked for from what is filled in.
+    let audiences = spec.audiences.unwrap_or_default();
     Ok(json!({
         "kind": KIND,
         "apiVersion": format!("{GROUP}/v1"),
@@ -108,11 +108,12 @@ pub fn issue(
         bind(&mut bindings, bound, objects)?;
     }
     let lifetime_s = spec.expiration_seconds.unwrap_or(DEFAULT_LIFETIME_S);
-    let audiences = spec.audiences.unwrap_or_default();
+    let audiences = spec.audiences.filter(|list| !list.is_empty()).unwrap_or_else(|| tokens.audiences().to_vec());
     let token = tokens
         .issue(bindings, &audiences, lifetime_s, id, now)
         .map_err(|error| ApiError::internal(format!("failed to generate token: {error}")))?;
     let expires = now.saturating_add(SignedDuration::from_secs(lifetime_s)).unwrap_or(Timestamp::MAX);
+    request["spec"]["audiences"] = json!(audiences);
     request["status"] = json!({"token": token, "expirationTimestamp": rfc3339(expires)});
     Ok(request)
 }
@@ -213,7 +214,7 @@ mod tests {
 
     fn request(spec: Value) -> Result<Value, ApiError> {
         let (objects, tokens) = cluster();
-        let prepared = prepare(&tokens, &*objects, "a", "sa", &json!({"spec": spec}), now())?;
+        let prepared = prepare(&*objects, "a", "sa", &json!({"spec": spec}), now())?;
         let issued = issue(&tokens, &*objects, prepared, "id", now())?;
         let token = text(&issued, "/status/token").to_owned();
         let audiences: Vec<String> = Vec::deserialize(&issued["spec"]["audiences"]).unwrap();
@@ -277,10 +278,10 @@ mod tests {
             let error = request(spec).unwrap_err();
             assert_eq!((error.code, error.message.as_str()), (code, message));
         }
-        let (objects, tokens) = cluster();
-        let nobody = prepare(&tokens, &*objects, "a", "ghost", &json!({}), now()).unwrap_err();
+        let (objects, _) = cluster();
+        let nobody = prepare(&*objects, "a", "ghost", &json!({}), now()).unwrap_err();
         assert_eq!(nobody.message, "serviceaccounts \"ghost\" not found");
         let other = json!({"metadata": {"name": "x"}});
-        assert_eq!(prepare(&tokens, &*objects, "a", "sa", &other, now()).unwrap_err().code, 422);
+        assert_eq!(prepare(&*objects, "a", "sa", &other, now()).unwrap_err().code, 422);
     }
 }

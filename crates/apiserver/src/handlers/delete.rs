@@ -166,6 +166,7 @@ pub(super) async fn delete_named(
         options.check(cx, name, &current)?;
         let mut request = cx.admission(operation, object.clone(), Some(current.clone()), options.dry_run);
         name.clone_into(&mut request.name);
+        cx.server.admission().mutate(&mut request, warnings).await?;
         cx.server.admission().validate(&request, warnings).await?;
         let next = begin(cx, &current, options);
         let gone = cx.resource.deletion_is_complete(&next);

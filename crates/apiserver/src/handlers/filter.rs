@@ -18,15 +18,18 @@ impl Filter {
     pub fn parse(resource: &Resource, query: &Query, info: &RequestInfo) -> Result<Self, ApiError> {
         let labels = query.get("labelSelector").map(LabelSelector::parse).transpose();
         let labels = labels.map_err(|e| ApiError::bad_request(e.to_string()))?;
-        let mut selector = query.get("fieldSelector").unwrap_or_default().to_owned();
-        // `GET …/pods/web?watch=1` is a watch of one object.
-        if !info.name.is_empty() && selector.is_empty() && info.resource != "namespaces" {
-            selector = format!("metadata.name={}", info.name);
-        }
-        let fields = match selector.as_str() {
+        let selector = query.get("fieldSelector").unwrap_or_default();
+        let mut fields = match selector {
             "" => None,
             text => Some(FieldSelector::parse(text).map_err(|e| ApiError::bad_request(e.to_string()))?),
         };
+        // `GET …/pods/web?watch=1` is a watch of one object, and that one is all that was authorized.
+        if !info.name.is_empty() {
+            let fields = fields.get_or_insert_with(|| FieldSelector::equals("metadata.name", info.name.as_str()));
+            if fields.exact("metadata.name") != Some(&info.name) {
+                return Err(ApiError::bad_request("fieldSelector metadata.name doesn't match requested name"));
+            }
+        }
         for requirement in fields.iter().flat_map(FieldSelector::requirements) {
             if !resource.selectable(&requirement.field) {
                 return Err(ApiError::bad_request(format!(

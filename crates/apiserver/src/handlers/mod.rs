@@ -171,6 +171,12 @@ impl Context<'_> {
         if errors.is_empty() { Ok(()) } else { Err(ApiError::invalid(self.resource.kind_named(name), errors)) }
     }
 
+    /// An update that finds nothing becomes a create, which needs its own permission.
+    fn may_create(&self) -> Result<(), ApiError> {
+        let update = self.info.attributes(self.user.clone(), self.query);
+        self.server.security().authorize_create(&self.user, update)
+    }
+
     /// This write as admission sees it.
     fn admission(&self, operation: Operation, object: Value, old: Option<Arc<Value>>, dry_run: bool) -> Request {
         let (api_version, kind) = self.resource.body_kind(&self.info.subresource);

@@ -119,6 +119,7 @@ async fn apply(cx: &Context<'_>, options: &WriteOptions) -> Result<Response<Body
                 "uid mismatch: the provided object specified uid or resourceVersion, and no existing object was found";
             return Err(ApiError::conflict(cx.resource.named(&cx.info.name), why));
         }
+        cx.may_create()?;
         let mut object = merge(None)?.object;
         object["metadata"]["name"] = cx.info.name.as_str().into();
         if cx.resource.namespaced {

@@ -64,6 +64,7 @@ pub async fn update(cx: &Context<'_>) -> Result<Response<Body>, ApiError> {
         return Err(ApiError::bad_request(why));
     }
     if cx.server.store().get(&cx.key()).is_none() && cx.resource.create_on_update() && cx.info.subresource.is_empty() {
+        cx.may_create()?;
         return create_object(cx, object, &options, Tracking::Update).await?.respond(cx);
     }
     let mut written = change(cx, &options, Tracking::Update, |_| Ok(object.clone())).await?;

@@ -36,6 +36,9 @@ const REASONS: [&str; 19] = [
 /// The review that a webhook is sent.
 pub(super) fn request(uid: &str, version: &str, request: &Request, invocation: &Invocation<'_>) -> Value {
     let old = request.old_object.as_deref().unwrap_or(&Value::Null);
+    // A namespace lives in itself, also while it is created.
+    let is_namespace = request.resource.group.is_empty() && request.resource.resource == "namespaces";
+    let namespace = if is_namespace { &request.name } else { &request.namespace };
     let mut fields = json!({
         "uid": uid,
         "kind": {
@@ -65,7 +68,7 @@ pub(super) fn request(uid: &str, version: &str, request: &Request, invocation: &
         ("subResource", &request.subresource),
         ("requestSubResource", &request.subresource),
         ("name", &request.name),
-        ("namespace", &request.namespace),
+        ("namespace", namespace),
     ] {
         if !value.is_empty() {
             fields[field] = value.as_str().into();

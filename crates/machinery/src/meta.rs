@@ -130,6 +130,19 @@ pub fn finalizers(finalizers: &Value, path: &Path) -> Vec<FieldError> {
     errors
 }
 
+/// What built-in kinds ask of finalizers beyond [`finalizers`], on creation and on update: a domain, unless it
+/// is one of Kubernetes' own.
+pub fn qualified_finalizers(finalizers: &Value, path: &Path) -> Vec<FieldError> {
+    let unqualified =
+        |name: &&str| !name.contains('/') && !["kubernetes", ORPHAN_DEPENDENTS, DELETE_DEPENDENTS].contains(name);
+    let detail = "name is neither a standard finalizer name nor is it fully qualified";
+    let names = list(finalizers).iter().enumerate().filter_map(|(i, name)| Some((i, name.as_str()?)));
+    names
+        .filter(|(_, name)| unqualified(name))
+        .map(|(i, name)| FieldError::invalid(path.index(i), name, detail))
+        .collect()
+}
+
 fn no_new_finalizers(metadata: &Value, old: &Value, path: &Path) -> Option<FieldError> {
     let names = |of: &Value| -> BTreeSet<String> {
         list(&of["finalizers"]).iter().filter_map(|f| f.as_str().map(str::to_owned)).collect()
@@ -149,8 +162,8 @@ fn no_new_finalizers(metadata: &Value, old: &Value, path: &Path) -> Option<Field
 pub fn owner_references(references: &Value, path: &Path) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let mut controller: Option<String> = None;
-    for (i, reference) in list(references).iter().enumerate() {
-        errors.extend(owner_reference(reference, &path.index(i)));
+    for reference in list(references) {
+        errors.extend(owner_reference(reference, path));
         if reference["controller"] != json!(true) {
             continue;
         }
@@ -176,15 +189,12 @@ fn owner_reference(reference: &Value, path: &Path) -> Vec<FieldError> {
         Some((_, version)) if !version.contains('/') => version,
         Some(_) => "",
     };
-    if api_version.is_empty() {
-        errors.push(FieldError::required(path.child("apiVersion"), "must not be empty"));
-    } else if version.is_empty() {
-        let detail = "must be <group>/<version> or <version>";
-        errors.push(FieldError::invalid(path.child("apiVersion"), api_version, detail));
+    if version.is_empty() {
+        errors.push(FieldError::invalid(path.child("apiVersion"), api_version, "version must not be empty"));
     }
     for field in ["kind", "name", "uid"] {
         if text(reference, field).is_empty() {
-            errors.push(FieldError::required(path.child(field), "must not be empty"));
+            errors.push(FieldError::invalid(path.child(field), "", "must not be empty"));
         }
     }
     if api_version == "v1" && text(reference, "kind") == "Event" {
@@ -317,6 +327,13 @@ mod tests {
             ]
         );
         assert!(meta(json!({"finalizers": ["a/b/c"]}))[0].contains("a valid label key must consist of"));
+        let names = json!(["a/b", "orphan", "mine"]);
+        assert_eq!(
+            texts(&qualified_finalizers(&names, &Path::new("metadata.finalizers"))),
+            [
+                "metadata.finalizers[2]: Invalid value: \"mine\": name is neither a standard finalizer name nor is it fully qualified"
+            ]
+        );
     }
 
     #[test]
@@ -330,10 +347,10 @@ mod tests {
         assert_eq!(
             check(json!([{"apiVersion": "a/b/c"}])),
             [
-                "metadata.ownerReferences[0].apiVersion: Invalid value: \"a/b/c\": must be <group>/<version> or <version>",
-                "metadata.ownerReferences[0].kind: Required value: must not be empty",
-                "metadata.ownerReferences[0].name: Required value: must not be empty",
-                "metadata.ownerReferences[0].uid: Required value: must not be empty",
+                "metadata.ownerReferences.apiVersion: Invalid value: \"a/b/c\": version must not be empty",
+                "metadata.ownerReferences.kind: Invalid value: \"\": must not be empty",
+                "metadata.ownerReferences.name: Invalid value: \"\": must not be empty",
+                "metadata.ownerReferences.uid: Invalid value: \"\": must not be empty",
             ]
         );
         let event = json!([{"apiVersion": "v1", "kind": "Event", "name": "e", "uid": "1"}]);

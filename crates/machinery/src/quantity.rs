@@ -15,8 +15,8 @@ use serde_json::Value;
 const NANOS_PER_UNIT: i128 = 1_000_000_000;
 /// Decimal places that are kept.
 const NANO_SCALE: i64 = 9;
-/// Digits of the largest number of nanos that is accepted; a sum of 17 such quantities still fits.
-const MAX_NANO_DIGITS: i64 = 37;
+/// Digits of the largest number of nanos that is accepted.
+const MAX_NANO_DIGITS: i64 = 38;
 /// Binary quantities saturate at what a signed 64-bit number holds.
 const MAX_BINARY: i128 = i64::MAX as i128 * NANOS_PER_UNIT;
 /// Up to this many decimal digits Kubernetes takes a short path, on which it keeps the text as written.
@@ -79,7 +79,11 @@ impl Quantity {
         };
         let format =
             if format == Format::BinarySi && 0 < nanos && nanos < NANOS_PER_UNIT { Format::DecimalSi } else { format };
-        let written = parts.is_canonical(suffix, &digits).then(|| text.into());
+        let short = parts.is_short(suffix, &digits);
+        if !short && !parts.has_digits {
+            return Err(QuantityError::Numeric);
+        }
+        let written = (short && is_canonical(suffix, places, &digits)).then(|| text.into());
         Ok(Self { nanos: if parts.negative { -nanos } else { nanos }, format, written })
     }
 
@@ -136,6 +140,8 @@ struct Parts<'a> {
     whole: &'a str,
     fraction: &'a str,
     suffix: &'a str,
+    /// Leading zeros count.
+    has_digits: bool,
 }
 
 impl<'a> Parts<'a> {
@@ -145,8 +151,8 @@ impl<'a> Parts<'a> {
             b'+' => (false, &text[1..]),
             _ => (false, text),
         };
-        let rest = rest.trim_start_matches('0');
-        let (whole, rest) = split_digits(rest);
+        let zeros = rest.starts_with('0');
+        let (whole, rest) = split_digits(rest.trim_start_matches('0'));
         let (fraction, suffix) = match rest.strip_prefix('.') {
             Some(rest) => split_digits(rest),
             None => ("", rest),
@@ -156,26 +162,30 @@ impl<'a> Parts<'a> {
         if !exponent.bytes().all(|b| b.is_ascii_digit()) {
             return Err(QuantityError::Format);
         }
-        Ok(Self { negative, whole: if whole.is_empty() { "0" } else { whole }, fraction, suffix })
+        let has_digits = zeros || !whole.is_empty() || !fraction.is_empty();
+        Ok(Self { negative, whole: if whole.is_empty() { "0" } else { whole }, fraction, suffix, has_digits })
     }
 
-    /// Whether Kubernetes would keep the text as it is: short enough for its fast path, and nothing to shorten.
-    fn is_canonical(&self, suffix: Suffix, digits: &str) -> bool {
+    /// Whether Kubernetes takes its short path, on which it keeps text and takes no digits for zero.
+    fn is_short(&self, suffix: Suffix, digits: &str) -> bool {
         let length = digits.len() as i64;
         match suffix {
             Suffix::Ten(exponent) => {
-                let scale = exponent.saturating_sub(self.fraction.len() as i64);
-                length <= SHORT_DIGITS
-                    && scale >= -NANO_SCALE
-                    && scale % 3 == 0
-                    && !digits.ends_with("000")
-                    && !digits.starts_with('0')
+                length <= SHORT_DIGITS && exponent.saturating_sub(self.fraction.len() as i64) >= -NANO_SCALE
             }
-            Suffix::Two(exponent) => {
-                let short = length + i64::from(exponent) * 3 / 10 < 15;
-                short && self.fraction.is_empty() && digits.parse::<i64>().is_ok_and(|value| value & 7 != 0)
-            }
+            // A power of two is worth about three decimal digits in ten bits.
+            Suffix::Two(exponent) => self.fraction.is_empty() && length + i64::from(exponent) * 3 / 10 < 15,
         }
+    }
+}
+
+/// Whether a short text has nothing to shorten.
+fn is_canonical(suffix: Suffix, places: i64, digits: &str) -> bool {
+    match suffix {
+        Suffix::Ten(exponent) => {
+            exponent.saturating_sub(places) % 3 == 0 && !digits.ends_with("000") && !digits.starts_with('0')
+        }
+        Suffix::Two(_) => digits.parse::<i64>().is_ok_and(|value| value & 7 != 0),
     }
 }
 
@@ -396,6 +406,9 @@ mod tests {
             ("123456789012345678901234", "123456789012345678901234"),
             ("1000E", "1e21"),
             ("1e21", "1e21"),
+            ("10697071375E", "10697071375E"),
+            ("-", "0"),
+            ("Ki", "0"),
         ] {
             assert_eq!(q(text).to_string(), canonical, "{text}");
         }
@@ -415,6 +428,8 @@ mod tests {
             ("1mi", QuantityError::Suffix),
             ("1e", QuantityError::Suffix),
             ("1e999999999", QuantityError::Numeric),
+            ("Ei", QuantityError::Numeric),
+            ("-e-12", QuantityError::Numeric),
             ("1e99999999999999999999", QuantityError::Suffix),
         ] {
             assert_eq!(Quantity::parse(text).unwrap_err(), error, "{text}");

@@ -18,7 +18,6 @@ const PURE_MAY_USE: &[&str] = &[
     "cel",
     "indexmap",
     "jiff",
-    "json-patch",
     "k8s-openapi",
     "prost",
     "prost-reflect",

@@ -154,10 +154,10 @@ fn maps(
         let is = if order.is_ge() { after.next() } else { None };
         let Some((name, _)) = was.or(is) else { continue };
         let (mut was, mut is) = (was.map(|(_, value)| value), is.map(|(_, value)| value));
-        if was.is_none() && old.is_some() {
-            was = fields.zero(name);
-        } else if is.is_none() && new.is_some() {
-            is = fields.zero(name);
+        match (was, is) {
+            (None, Some(is)) if old.is_some() => was = fields.zero(name, is),
+            (Some(was), None) if new.is_some() => is = fields.zero(name, was),
+            _ => {}
         }
         // Most of an object does not change, and the same value has the same fields.
         if was == is {

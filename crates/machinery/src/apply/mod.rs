@@ -327,7 +327,8 @@ fn merged(
     managers.0.insert(own.clone(), Managed { set, version: write.api_version.to_owned(), time });
     let pruned = prune(&merged, &managers, &own, &last, ty).map_err(ApplyError::Prune)?;
 
-    let changes = compare(live, &pruned, ty).map_err(ApplyError::Compare)?.without(write.reset);
+    let new = pruned.as_ref().unwrap_or(&merged);
+    let changes = compare(live, new, ty).map_err(ApplyError::Compare)?.without(write.reset);
     let mut conflicts = Conflicts::default();
     for (id, managed) in managers.0.iter_mut().filter(|(id, _)| **id != own) {
         let taken = managed.set.intersection(&changes.modified.union(&changes.added));
@@ -339,11 +340,12 @@ fn merged(
     if !force && !conflicts.is_empty() {
         return Err(ApplyError::Conflicts(conflicts));
     }
-    let object = if pruned == merged {
-        merged
-    } else {
+    let object = match pruned {
+        None => merged,
         // Empty maps and lists of the configuration went with their last element; they are still applied.
-        merge::merge(&without_emptied(pruned, &merged, &managers.owned()), config, ty).map_err(ApplyError::Merge)?
+        Some(pruned) => {
+            merge::merge(&without_emptied(pruned, &merged, &managers.owned()), config, ty).map_err(ApplyError::Merge)?
+        }
     };
     let changed = !element::same(live, &object);
     if let Some(managed) = managers.0.get_mut(&own) {
@@ -357,17 +359,18 @@ fn merged(
     Ok((if changed { object } else { live.clone() }, managers))
 }
 
-/// `merged` without what the manager applied last time, does not apply now, and nobody else owns.
+/// `merged` without what the manager applied last time, does not apply now, and nobody else owns. `None` if
+/// that is all of it.
 fn prune(
     merged: &Value,
     managers: &Managers,
     own: &ManagerId,
     last: &FieldSet,
     ty: Ty<'_>,
-) -> Result<Value, TypeError> {
+) -> Result<Option<Value>, TypeError> {
     // Everything that was applied is applied again: there is nothing to look for.
     if managers.0.get(own).is_some_and(|managed| last.is_subset(&managed.set)) {
-        return Ok(merged.clone());
+        return Ok(None);
     }
     let named = |set: &FieldSet| with_named(set, Some(ty));
     let all = named(&fields_of(merged, ty)?);
@@ -378,8 +381,8 @@ fn prune(
     // … and so do those that nobody owns, which this manager has no right to remove either.
     let gone = all.difference(&named(&fields_of(&pruned, ty)?));
     match remove::remove(merged.clone(), &gone.intersection(&named(last)), ty) {
-        Value::Null => Ok(EMPTY_OBJECT.clone()),
-        pruned => Ok(pruned),
+        Value::Null => Ok(Some(EMPTY_OBJECT.clone())),
+        pruned => Ok(Some(pruned)),
     }
 }
 

@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{FieldSet, Write, apply, track_update};
+use crate::builtin;
 use crate::schema::Schema;
 use crate::status::ApiError;
 use crate::testing::schema;
@@ -575,5 +576,66 @@ fn writes_to_a_subresource_have_entries_of_their_own() {
         (&entry["manager"], &entry["subresource"], &entry["fieldsV1"]),
         (&json!("kubelet"), &json!("status"), &json!({"f:status": {".": {}, "f:phase": {}}})),
         "and cannot touch those of others"
+    );
+}
+
+#[test]
+fn structs_of_built_in_kinds_are_always_there() {
+    let created = |group: &str, api_version: &str, kind: &str, object: Value| {
+        let schema = builtin::schema(group, api_version.rsplit('/').next().unwrap(), kind).unwrap();
+        let reset = FieldSet::of_fields(&[&["status"]]);
+        let mut new = object;
+        let write = Write { api_version, kind, ..Object::write(&schema, "creator", &reset, 1) };
+        track_update(None, &mut new, &write);
+        new["metadata"]["managedFields"][0]["fieldsV1"].take()
+    };
+    assert_eq!(
+        created(
+            "",
+            "v1",
+            "PersistentVolume",
+            json!({
+                "metadata": {"name": "v", "labels": {"a": "b"}},
+                "spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
+                    "csi": {"driver": "d", "volumeHandle": "h"}},
+            })
+        ),
+        json!({
+            "f:metadata": {"f:labels": {".": {}, "f:a": {}}},
+            "f:spec": {"f:accessModes": {}, "f:capacity": {".": {}, "f:storage": {}},
+                "f:csi": {".": {}, "f:driver": {}, "f:volumeHandle": {}}},
+        }),
+        "spec is a struct, csi a pointer, capacity a map"
+    );
+    assert_eq!(
+        created(
+            "",
+            "v1",
+            "Pod",
+            json!({
+                "metadata": {"name": "p"},
+                "spec": {"containers": [{"name": "c", "resources": {}, "ports": [{"containerPort": 80, "protocol": "TCP"}]}]},
+            })
+        ),
+        json!({"f:spec": {"f:containers": {r#"k:{"name":"c"}"#: {
+            ".": {}, "f:name": {}, "f:resources": {},
+            "f:ports": {".": {}, r#"k:{"containerPort":80,"protocol":"TCP"}"#: {
+                ".": {}, "f:containerPort": {}, "f:protocol": {},
+            }},
+        }}}}),
+        "containers is required, ports is not"
+    );
+    assert_eq!(
+        created(
+            "",
+            "v1",
+            "Event",
+            json!({
+                "metadata": {"name": "e"}, "involvedObject": {"kind": "Pod"}, "source": {"component": "c"},
+                "eventTime": null, "reportingComponent": "", "message": "m",
+            })
+        ),
+        json!({"f:involvedObject": {}, "f:message": {}, "f:source": {"f:component": {}}}),
+        "what is empty in Go is owned by no one"
     );
 }

@@ -183,14 +183,19 @@ impl<'a> Fields<'a> {
         Field { allowed, ..unknown }
     }
 
-    /// What stands for a field that is not there, in an object of a built-in kind that is.
+    /// What stands for a field that is not there, in an object of a built-in kind that is, when the other
+    /// version of the object has `other`.
     ///
     /// Kubernetes compares Go structs, and those always have their struct fields. So no one comes to own
     /// `spec` as such by setting something in it, while `csi` of a volume, a pointer, is owned.
-    pub(super) fn zero(self, name: &str) -> Option<&'static Value> {
+    pub(super) fn zero(self, name: &str, other: &Value) -> Option<&'static Value> {
         static STRUCT: LazyLock<Value> = LazyLock::new(|| Value::Object(Map::new()));
+        static TEXT: Value = Value::String(String::new());
         let (Self::Known(schema) | Self::Object(schema)) = self else { return None };
         let definition = schema.definition.as_deref()?;
+        if other.is_null() {
+            return Some(&Value::Null);
+        }
         let field = schema.properties.get(name)?;
         let always = schema.required.iter().any(|required| required == name)
             || always_there(definition.rsplit('.').next().unwrap_or(definition), name)
@@ -198,6 +203,7 @@ impl<'a> Fields<'a> {
         match field.ty {
             Type::Object if always && field.definition.is_some() => Some(&STRUCT),
             Type::Array if always => Some(&Value::Null),
+            Type::String if always => Some(&TEXT),
             _ => None,
         }
     }
@@ -210,7 +216,15 @@ fn always_there(definition: &str, name: &str) -> bool {
         ("Container" | "EphemeralContainer" | "PersistentVolumeClaimSpec", "resources")
             | ("ContainerStatus", "state" | "lastState")
             | ("CustomResourceDefinitionStatus", "acceptedNames" | "conditions" | "storedVersions")
-            | ("Event", "involvedObject" | "source" | "regarding" | "deprecatedSource")
+            | (
+                "Event",
+                "deprecatedSource"
+                    | "involvedObject"
+                    | "regarding"
+                    | "reportingComponent"
+                    | "reportingInstance"
+                    | "source"
+            )
             | ("NodeDaemonEndpoints", "kubeletEndpoint")
             | ("NodeStatus", "daemonEndpoints" | "nodeInfo")
             | ("Role" | "ClusterRole", "rules")

@@ -111,13 +111,12 @@ impl Operation<'_> {
 
 /// The container that `path` points into, and the last, decoded part of the path.
 fn parent<'a>(document: &'a mut Value, path: &str) -> Result<(&'a mut Value, String), DoesNotApply> {
-    let (parents, key) = path.strip_prefix('/').map(|p| p.rsplit_once('/').unwrap_or(("", p))).ok_or(DoesNotApply)?;
+    // What comes before the first slash does not count: `data/a` is `/a`.
+    let (_, path) = path.split_once('/').ok_or(DoesNotApply)?;
+    let (parents, key) = path.rsplit_once('/').map_or((None, path), |(parents, key)| (Some(parents), key));
     let mut at = document;
-    // "/a" has no parents, "//a" has one whose name is empty.
-    if path.len() > key.len() + 1 {
-        for part in parents.split('/') {
-            at = child(at, &decode_key(part))?;
-        }
+    for part in parents.into_iter().flat_map(|parents| parents.split('/')) {
+        at = child(at, &decode_key(part))?;
     }
     if at.is_object() || at.is_array() { Ok((at, decode_key(key))) } else { Err(DoesNotApply) }
 }
@@ -280,6 +279,7 @@ mod tests {
             json!({"op":"add","path":"/a/b/x","value":1}),
             json!({"op":"add","path":"","value":{}}),
             json!({"op":"add","path":"a","value":{}}),
+            json!({"op":"add","path":"a/b/c","value":{}}),
             json!({"op":"add","value":{}}),
             json!({"op":"remove","path":"/missing"}),
             json!({"op":"remove","path":"/a/b/-"}),

@@ -94,7 +94,7 @@ fn merge_map(
 ) -> Result<Map<String, Value>> {
     if let Some(directive) = patch.get(DIRECTIVE) {
         return match directive.as_str() {
-            Some("replace") => Ok(taken_fields(patch.iter().filter(|(key, _)| *key != DIRECTIVE))),
+            Some("replace") => Ok(plain_fields(patch)),
             Some("delete") => Ok(Map::new()),
             _ => Err(StrategicError::UnknownDirective { directive: directive.clone(), map: patch.clone().into() }),
         };
@@ -138,16 +138,32 @@ fn field<'a>(schema: &'a Schema, name: &str) -> &'a Schema {
 fn taken(value: &Value) -> Option<Value> {
     match value {
         Value::Object(fields) if fields.contains_key(DIRECTIVE) => None,
-        Value::Object(fields) => Some(Value::Object(taken_fields(fields))),
+        Value::Object(fields) => {
+            let kept = fields.iter().filter(|(key, value)| !value.is_null() && !is_directive(key));
+            Some(kept.filter_map(|(key, value)| Some((key.clone(), taken(value)?))).collect())
+        }
         Value::Array(list) => Some(list.iter().filter_map(taken).collect()),
         other => Some(other.clone()),
     }
 }
 
-fn taken_fields<'a>(fields: impl IntoIterator<Item = (&'a String, &'a Value)>) -> Map<String, Value> {
-    let is_directive = |key: &str| key == RETAIN_KEYS || key.starts_with(DELETE_FROM) || key.starts_with(ORDER);
-    let kept = fields.into_iter().filter(|(key, value)| !value.is_null() && !is_directive(key));
-    kept.filter_map(|(key, value)| Some((key.clone(), taken(value)?))).collect()
+/// A value that replaces another as it is: directives in it mean nothing, and go like any unknown field.
+fn plain(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => Value::Object(plain_fields(fields)),
+        Value::Array(list) => list.iter().map(plain).collect(),
+        other => other.clone(),
+    }
+}
+
+fn plain_fields(fields: &Map<String, Value>) -> Map<String, Value> {
+    let kept = fields.iter().filter(|(key, value)| !value.is_null() && *key != DIRECTIVE && !is_directive(key));
+    kept.map(|(key, value)| (key.clone(), plain(value))).collect()
+}
+
+/// Directives that are fields beside others; [`DIRECTIVE`] says something about the whole object.
+fn is_directive(key: &str) -> bool {
+    key == RETAIN_KEYS || key.starts_with(DELETE_FROM) || key.starts_with(ORDER)
 }
 
 /// `$retainKeys`: drops what is not listed; the patch must not set anything else.
@@ -157,10 +173,7 @@ fn retain_keys(original: &mut Map<String, Value>, patch: &Map<String, Value>) ->
     };
     let keys = keys.as_array().ok_or(StrategicError::RetainKeys)?;
     let keys: BTreeSet<&str> = keys.iter().filter_map(Value::as_str).collect();
-    let stray = patch.iter().any(|(key, value)| {
-        let directive = key == RETAIN_KEYS || key.starts_with(DELETE_FROM) || key.starts_with(ORDER);
-        !value.is_null() && !directive && !keys.contains(key.as_str())
-    });
+    let stray = patch.iter().any(|(key, value)| !value.is_null() && !is_directive(key) && !keys.contains(key.as_str()));
     if stray {
         return Err(StrategicError::RetainKeys);
     }
@@ -190,12 +203,42 @@ fn order_lists<'a>(
             (None, None) => continue,
         };
         let old = old.unwrap_or_default();
-        element_kind(&old, change.unwrap_or_default())?;
-        let merged = in_order(merged, order, &old, schema.patch.merge_key.as_deref())?;
+        let elements = element_kind(&old, change.unwrap_or_default())?;
+        let key = schema.patch.merge_key.as_deref();
+        let merged = match key {
+            None if elements == Elements::Maps => {
+                // Objects without a key have no identity to order them by; only nothing is in order.
+                let first = order.iter().chain(&merged).chain(&old).next();
+                first.map_or(Ok(merged.clone()), |first| Err(no_merge_key(first, "")))?
+            }
+            _ => {
+                let server = server_order(&old, &merged, key)?;
+                in_order(merged, order, &server, key)?
+            }
+        };
         original.insert(name.to_owned(), Value::Array(merged));
         done.insert(name);
     }
     Ok(done)
+}
+
+/// The order that the server knows: elements that were added while others were deleted take their places.
+fn server_order(old: &[Value], merged: &[Value], key: Option<&str>) -> Result<Vec<Value>> {
+    let (before, after) = (positions(old, key)?, positions(merged, key)?);
+    let mut order = Vec::with_capacity(old.len());
+    for element in old {
+        if after.contains_key(&identity(element, key)?) {
+            order.push(element.clone());
+        }
+    }
+    if key.is_some() {
+        for element in merged {
+            if order.len() < old.len() && !before.contains_key(&identity(element, key)?) {
+                order.push(element.clone());
+            }
+        }
+    }
+    Ok(order)
 }
 
 fn list(value: &Value) -> Result<&[Value]> {
@@ -256,7 +299,7 @@ fn element_kind(old: &[Value], change: &[Value]) -> Result<Elements> {
 fn merge_list(old: Vec<Value>, change: &[Value], schema: &Schema, deletes: bool) -> Result<Vec<Value>> {
     let meta = &schema.patch;
     if !meta.merge && !deletes {
-        return Ok(change.iter().filter_map(taken).collect());
+        return Ok(change.iter().map(plain).collect());
     }
     if old.is_empty() && change.is_empty() {
         return Ok(old);

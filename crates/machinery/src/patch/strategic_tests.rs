@@ -172,6 +172,17 @@ fn order() {
         let patched = strategic(&current, &change, &pod()).unwrap();
         assert_eq!(patched, json!({"containers": containers(result)}), "{server:?} + {patch:?} as {order:?}");
     }
+    let replaced = strategic(
+        &json!({"containers": containers(&["server-only", "gone"])}),
+        &json!({"$setElementOrder/containers": containers(&["new"]),
+            "containers": [{"name": "gone", "$patch": "delete"}, {"name": "new"}]}),
+        &pod(),
+    );
+    assert_eq!(
+        replaced,
+        Ok(json!({"containers": containers(&["server-only", "new"])})),
+        "a new element takes the place of a deleted one"
+    );
     let in_patch_order = strategic(
         &json!({"containers": containers(&["a", "b", "c"])}),
         &json!({"containers": containers(&["c", "a"])}),

@@ -113,6 +113,11 @@ impl Quantity {
         if self.nanos < 0 { -up } else { up }
     }
 
+    /// The closest double.
+    pub fn approximate(&self) -> f64 {
+        self.nanos as f64 / NANOS_PER_UNIT as f64
+    }
+
     /// -1, 0 or 1.
     pub fn signum(&self) -> i32 {
         self.nanos.signum() as i32

@@ -2,6 +2,7 @@
 
 mod conversion;
 mod defaults;
+mod object;
 mod schema_rules;
 mod validate;
 
@@ -12,6 +13,7 @@ use serde_json::{Value, json};
 use crate::field::FieldError;
 use crate::schema::{self, Schema};
 
+pub use object::validate_object;
 pub use schema_rules::warnings;
 pub use validate::{validate, validate_status};
 

@@ -69,6 +69,8 @@ pub(crate) fn build(props: Props<'_>, path: &Path, depth: usize) -> Result<Schem
         Items::Schema(items) => Some(child(items, "items")?),
         Items::Absent | Items::Tuple => None,
     };
+    let below = schema.properties.values().chain(&schema.additional).chain(&schema.items);
+    schema.has_rules = !schema.rules.is_empty() || below.into_iter().any(|node| node.has_rules);
     if schema.embedded_resource {
         embed_object_fields(&mut schema);
     }
@@ -133,6 +135,7 @@ fn rule(props: Props<'_>) -> Rule {
         reason: optional("reason"),
         field_path: optional("fieldPath"),
         optional_old_self: props.flag("optionalOldSelf"),
+        ..Rule::default()
     }
 }
 

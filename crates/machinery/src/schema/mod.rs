@@ -103,6 +103,9 @@ pub struct Rule {
     pub reason: Option<String>,
     pub field_path: Option<String>,
     pub optional_old_self: bool,
+    /// Compiled at their first use.
+    pub(crate) program: cel::Cached,
+    pub(crate) message_program: cel::Cached,
 }
 
 /// One node of a structural schema.
@@ -131,6 +134,8 @@ pub struct Schema {
     pub patch: PatchMeta,
     pub limits: Limits,
     pub rules: Vec<Rule>,
+    /// This node or one below it has rules.
+    pub has_rules: bool,
     pub all_of: Vec<Arc<Schema>>,
     pub any_of: Vec<Arc<Schema>>,
     pub one_of: Vec<Arc<Schema>>,

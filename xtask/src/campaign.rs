@@ -43,6 +43,14 @@ const CAMPAIGNS: &[Campaign] = &[
         filter: "store::tests::kill::kills_in",
         seeds: 200,
     },
+    Campaign {
+        name: "server-kill",
+        about: "kill -9 of a whole API server while clients write and watch; a seed is a kill",
+        package: "tether-apiserver",
+        target: Some("crash"),
+        filter: "kills_in_a_long_campaign",
+        seeds: 200,
+    },
 ];
 
 #[derive(Debug, clap::Args)]

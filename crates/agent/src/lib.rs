@@ -7,6 +7,7 @@
 //! No containers are run. A pod is a place where volumes get mounted.
 
 pub mod host;
+pub mod loops;
 pub mod namespace;
 
 mod heartbeat;

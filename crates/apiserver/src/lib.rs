@@ -39,6 +39,7 @@ mod server;
 pub mod store;
 
 pub use bootstrap::{BootstrapError, bootstrap};
+pub use discovery::git_version;
 pub use response::Body;
 pub use run::{Options, RunError, run};
 pub use security::Security;

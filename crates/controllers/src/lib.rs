@@ -80,6 +80,7 @@ async fn lead(client: Client, options: &Options) {
     tasks.spawn(work(accounts, account_queue));
     tasks.spawn(work(binding, binding_queue));
     tasks.spawn(work(scheduler, schedule_queue));
+    (options.on_leading)();
     // A task ends only by a panic, which is a bug: then all of them end, and whoever supervises this process restarts it.
     if let Some(Err(error)) = tasks.join_next().await {
         tracing::error!(%error, "a controller ended");

@@ -21,6 +21,8 @@ pub struct Options {
     /// The API server's certificate authority in PEM, which every namespace gets a copy of.
     pub root_ca: Option<String>,
     pub clock: Arc<dyn Clock>,
+    /// Called whenever this process has begun to lead: every kind was listed and every controller runs.
+    pub on_leading: Arc<dyn Fn() + Send + Sync>,
 }
 
 impl Default for Options {
@@ -33,6 +35,7 @@ impl Default for Options {
             pod_gc: pod_gc::Settings::default(),
             root_ca: None,
             clock: Arc::new(SystemClock::default()),
+            on_leading: Arc::new(|| ()),
         }
     }
 }

@@ -1,7 +1,12 @@
 //! The `tether` binary: parses the command line and runs one command.
 
+mod bundle;
+mod client;
+mod cluster;
 mod commands;
+mod logging;
 mod output;
+mod supervisor;
 
 use std::process::ExitCode;
 

@@ -11,6 +11,10 @@ use serde::Serialize;
 pub(crate) enum Exit {
     Success = 0,
     Failure = 1,
+    /// The cluster does not run.
+    NotRunning = 3,
+    /// The cluster runs, but not all of it is ready.
+    NotReady = 4,
 }
 
 /// How data is printed.

@@ -1,10 +1,21 @@
 //! The command line: one module per command.
 
+mod apiserver;
+mod controller;
+mod down;
+mod node;
+pub(crate) mod role;
+mod status;
+mod support_bundle;
+mod up;
 mod version;
 
-use anyhow::Result;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
 
+use crate::cluster;
 use crate::output::Exit;
 
 #[derive(Debug, Parser)]
@@ -12,7 +23,17 @@ use crate::output::Exit;
     name = "tether",
     version,
     about = "Replicated block volumes for Kubernetes, and a cluster in one command to try them on",
-    after_help = "Exit codes:\n  0  success\n  1  the command failed; the reason is on standard error\n  2  wrong command line"
+    after_help = "Environment:
+  TETHER_DATA_DIR    directory of the cluster, as --data-dir
+  TETHER_LOG         what is logged: info, debug, tether_agent=trace,warn
+  TETHER_LOG_FORMAT  text or json
+
+Exit codes:
+  0  success
+  1  the command failed; the reason is on standard error
+  2  wrong command line
+  3  the cluster does not run (status)
+  4  the cluster runs, but not all of it is ready (status)"
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -21,13 +42,62 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Up(up::Args),
+    Status(status::Args),
+    Down(down::Args),
+    SupportBundle(support_bundle::Args),
     Version(version::Args),
+    Apiserver(apiserver::Args),
+    Controller(controller::Args),
+    Node(node::Args),
 }
 
 impl Cli {
     pub(crate) fn run(self) -> Result<Exit> {
         match self.command {
+            Command::Up(args) => up::run(&args),
+            Command::Status(args) => status::run(&args),
+            Command::Down(args) => down::run(&args),
+            Command::SupportBundle(args) => support_bundle::run(&args),
             Command::Version(args) => version::run(&args),
+            Command::Apiserver(args) => apiserver::run(args),
+            Command::Controller(args) => controller::run(&args),
+            Command::Node(args) => node::run(args),
+        }
+    }
+}
+
+/// Which cluster a command is about.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct DataDir {
+    /// Directory of the cluster [default: $XDG_DATA_HOME/tether, else ~/.local/share/tether]
+    #[arg(long = "data-dir", value_name = "DIR", env = "TETHER_DATA_DIR")]
+    dir: Option<PathBuf>,
+}
+
+impl DataDir {
+    pub(crate) fn resolve(&self) -> Result<PathBuf> {
+        let dir = self.dir.clone().or_else(cluster::default_dir);
+        let dir =
+            dir.context("--data-dir: not given, and neither XDG_DATA_HOME nor HOME is set; say where to keep data")?;
+        std::path::absolute(&dir).with_context(|| format!("--data-dir {}", dir.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn every_command_explains_itself_with_an_example() {
+        let cli = Cli::command();
+        cli.clone().debug_assert();
+        for command in cli.get_subcommands() {
+            assert!(command.get_about().is_some(), "{} has no help", command.get_name());
+            let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(after.contains("Example"), "{} has no example", command.get_name());
         }
     }
 }

@@ -1,0 +1,44 @@
+//! `tether controller`: all cluster controllers, against any Kubernetes.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Result;
+use tether_controllers::{Options, leader};
+
+use super::role::{self, Threads};
+use crate::client;
+use crate::logging::LogArgs;
+use crate::output::Exit;
+
+/// Runs the cluster controllers: scheduling, binding, node lifecycle, garbage collection
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Prints a line `ready` on standard output once the controllers run.\n\n\
+                  Example:\n  tether controller --kubeconfig ./kubeconfig")]
+pub(crate) struct Args {
+    /// Credentials of the controllers
+    #[arg(long)]
+    kubeconfig: PathBuf,
+    /// Run only while leading; `false` if this is the only process of its kind
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set)]
+    leader_elect: bool,
+    #[command(flatten)]
+    logs: LogArgs,
+}
+
+pub(crate) fn run(args: &Args) -> Result<Exit> {
+    role::begin("controller", args.logs)?;
+    role::runtime(Threads::One)?.block_on(async {
+        let cancel = role::until_signal()?;
+        let client = client::from_file(&args.kubeconfig).await?;
+        let options = Options {
+            identity: format!("{}_{}", rustix::system::uname().nodename().to_string_lossy(), std::process::id()),
+            leader_election: args.leader_elect.then(leader::Settings::default),
+            root_ca: client::root_ca(&args.kubeconfig)?,
+            on_leading: Arc::new(role::ready),
+            ..Options::default()
+        };
+        tether_controllers::run(client, options, cancel).await;
+        Ok(Exit::Success)
+    })
+}

@@ -1,0 +1,77 @@
+//! `tether node`: the agent of one node.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use tether_agent::{Options, Restarts, namespace};
+
+use super::role::{self, LAST_EXIT_ENV, RESTARTS_ENV, SUPERVISOR_ENV, Threads};
+use crate::client;
+use crate::logging::LogArgs;
+use crate::output::Exit;
+
+/// Runs the agent of one node of an embedded cluster
+///
+/// It registers the node, keeps its lease, and plays the kubelet for pods that are bound to it. No containers are
+/// run: a pod is a place where volumes get mounted.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Prints a line `ready` on standard output once the API server has acknowledged the node.\n\n\
+                  Example:\n  tether node --name node-1 --kubeconfig ./nodes/node-1/kubeconfig --data-dir ./nodes/node-1")]
+pub(crate) struct Args {
+    /// Name of the Node object
+    #[arg(long)]
+    name: String,
+    /// Credentials of the node
+    #[arg(long)]
+    kubeconfig: PathBuf,
+    /// Directory of the node
+    #[arg(long)]
+    data_dir: PathBuf,
+    /// Address at which the node's services listen
+    #[arg(long, default_value = "127.0.0.1")]
+    address: IpAddr,
+    /// Value of the label topology.kubernetes.io/zone
+    #[arg(long, default_value = "zone-a")]
+    zone: String,
+    /// Value of the label topology.kubernetes.io/region
+    #[arg(long, default_value = "local")]
+    region: String,
+    /// File that holds the mount namespace to act in; without it, the current one
+    #[arg(long)]
+    namespace: Option<PathBuf>,
+    #[arg(long, env = RESTARTS_ENV, hide = true)]
+    restarts: Option<u32>,
+    #[arg(long, env = LAST_EXIT_ENV, hide = true)]
+    last_exit: Option<String>,
+    #[command(flatten)]
+    logs: LogArgs,
+}
+
+pub(crate) fn run(args: Args) -> Result<Exit> {
+    role::begin(&args.name, args.logs)?;
+    // Entering a namespace loses the working directory.
+    let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
+    let (kubeconfig, data_dir) = (absolute(args.kubeconfig), absolute(args.data_dir));
+    if let Some(holder) = &args.namespace {
+        namespace::enter(holder)?;
+    }
+    let supervised = std::env::var_os(SUPERVISOR_ENV).is_some();
+    let restarts = Restarts { count: args.restarts.unwrap_or_default(), last_exit: args.last_exit };
+    let options = Options {
+        name: args.name,
+        address: args.address,
+        zone: args.zone,
+        region: args.region,
+        data_dir,
+        version: tether_apiserver::git_version(),
+        mounts_unavailable: namespace::unavailable(),
+        restarts: supervised.then_some(restarts),
+    };
+    role::runtime(Threads::One)?.block_on(async {
+        let cancel = role::until_signal()?;
+        let client = client::from_file(&kubeconfig).await?;
+        Box::pin(tether_agent::run(client, options, role::ready, cancel)).await?;
+        Ok(Exit::Success)
+    })
+}

@@ -16,6 +16,28 @@ pub const MAX_OPERATIONS: usize = 10_000;
 /// What all `copy` operations of a patch may add together, serialized; Kubernetes' number.
 pub const MAX_COPY_BYTES: usize = 3 * 1024 * 1024;
 
+/// Elements that all operations of a patch may shift in lists, about a quarter of a second's work. Ten
+/// thousand insertions at the head of a long list would otherwise keep a core busy for minutes.
+pub const MAX_SHIFTED_ELEMENTS: usize = 50_000_000;
+
+/// What a patch may still spend.
+struct Budget {
+    copied_bytes: usize,
+    shifted_elements: usize,
+}
+
+impl Budget {
+    fn copy(&mut self, bytes: usize) -> Applied {
+        self.copied_bytes = self.copied_bytes.checked_sub(bytes).ok_or(DoesNotApply)?;
+        Ok(())
+    }
+
+    fn shift(&mut self, elements: usize) -> Applied {
+        self.shifted_elements = self.shifted_elements.checked_sub(elements).ok_or(DoesNotApply)?;
+        Ok(())
+    }
+}
+
 /// Why an operation does not apply. Clients only learn that it did not.
 #[derive(Debug, PartialEq, Eq)]
 struct DoesNotApply;
@@ -28,7 +50,7 @@ type Applied = Result<(), DoesNotApply>;
 pub fn json(object: &Value, patch: &Value) -> Result<Value, ApiError> {
     let operations = decode(patch)?;
     let mut patched = object.clone();
-    let mut budget = MAX_COPY_BYTES;
+    let mut budget = Budget { copied_bytes: MAX_COPY_BYTES, shifted_elements: MAX_SHIFTED_ELEMENTS };
     for operation in &operations {
         operation.apply(&mut patched, &mut budget).map_err(|DoesNotApply| does_not_apply())?;
     }
@@ -86,23 +108,23 @@ fn undecodable(value: &Value, into: &str) -> ApiError {
 }
 
 impl Operation<'_> {
-    fn apply(&self, document: &mut Value, copy_budget: &mut usize) -> Applied {
+    fn apply(&self, document: &mut Value, budget: &mut Budget) -> Applied {
         let path = self.path.ok_or(DoesNotApply)?;
         match self.op {
-            "add" => add(document, path, self.value.clone()),
-            "remove" => remove(document, path).map(drop),
+            "add" => add(document, path, self.value.clone(), budget),
+            "remove" => remove(document, path, budget).map(drop),
             "replace" => replace(document, path, self.value),
             "test" => test(document, path, self.value),
             "move" => {
-                let value = remove(document, self.from.ok_or(DoesNotApply)?)?;
-                add(document, path, value)
+                let value = remove(document, self.from.ok_or(DoesNotApply)?, budget)?;
+                add(document, path, value, budget)
             }
             "copy" => {
                 let (parent, key) = parent(document, self.from.ok_or(DoesNotApply)?)?;
                 let value = get(parent, &key)?;
-                *copy_budget = copy_budget.checked_sub(size(value)).ok_or(DoesNotApply)?;
+                budget.copy(size(value))?;
                 let value = value.clone();
-                add(document, path, value)
+                add(document, path, value, budget)
             }
             _ => Err(DoesNotApply),
         }
@@ -151,25 +173,30 @@ fn get<'a>(container: &'a Value, key: &str) -> Result<&'a Value, DoesNotApply> {
     }
 }
 
-fn add(document: &mut Value, path: &str, value: Value) -> Applied {
+fn add(document: &mut Value, path: &str, value: Value, budget: &mut Budget) -> Applied {
     let (parent, key) = parent(document, path)?;
     match parent {
         Value::Object(fields) => {
             fields.insert(key, value);
         }
         Value::Array(list) if key == "-" => list.push(value),
-        Value::Array(list) => list.insert(index(&key, list.len() + 1)?, value),
+        Value::Array(list) => {
+            let at = index(&key, list.len() + 1)?;
+            budget.shift(list.len() - at)?;
+            list.insert(at, value);
+        }
         _ => return Err(DoesNotApply),
     }
     Ok(())
 }
 
-fn remove(document: &mut Value, path: &str) -> Result<Value, DoesNotApply> {
+fn remove(document: &mut Value, path: &str, budget: &mut Budget) -> Result<Value, DoesNotApply> {
     let (parent, key) = parent(document, path)?;
     match parent {
         Value::Object(fields) => fields.remove(&key).ok_or(DoesNotApply),
         Value::Array(list) => {
             let at = index(&key, list.len())?;
+            budget.shift(list.len() - at)?;
             Ok(list.remove(at))
         }
         _ => Err(DoesNotApply),
@@ -335,6 +362,11 @@ mod tests {
         let mut doubling = vec![json!({"op":"add","path":"/a","value":["x".repeat(1024)]})];
         doubling.extend((0..40).map(|_| json!({"op":"copy","from":"/a","path":"/a/-"})));
         assert_eq!(patched(&json!({}), &json!(doubling)), Err(422));
+
+        let long = json!({"a": vec![0; MAX_SHIFTED_ELEMENTS / 100]});
+        let head = vec![json!({"op":"add","path":"/a/0","value":0}); 101];
+        assert_eq!(patched(&long, &json!(head)), Err(422));
+        assert!(patched(&long, &json!(head[..99])).is_ok());
 
         let deep = (1..=MAX_DEPTH).map(|n| json!({"op":"add","path":"/a".repeat(n),"value":{}}));
         assert_eq!(patched(&json!({}), &deep.clone().collect()), Err(422));

@@ -7,7 +7,7 @@ mod json;
 mod merge;
 mod strategic;
 
-pub use json::{MAX_COPY_BYTES, MAX_OPERATIONS, json};
+pub use json::{MAX_COPY_BYTES, MAX_OPERATIONS, MAX_SHIFTED_ELEMENTS, json};
 pub use merge::merge;
 pub use strategic::strategic;
 

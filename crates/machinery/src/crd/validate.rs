@@ -127,7 +127,7 @@ impl<'a> Shared<'a> {
 fn versions(spec: &Value, shared: &Shared<'_>, path: &Path, errors: &mut Vec<FieldError>) {
     let versions = list(spec, "versions");
     for (i, version) in versions.iter().enumerate() {
-        if version["schema"]["openAPIV3Schema"].is_null() {
+        if !version["schema"]["openAPIV3Schema"].is_object() {
             let at = path.child("versions").index(i).child("schema").child("openAPIV3Schema");
             errors.push(FieldError::required(at, ""));
         }

@@ -14,6 +14,7 @@ mod convert;
 mod depth;
 mod escape;
 mod eval;
+mod expression;
 pub(crate) mod field_path;
 mod functions;
 mod library;
@@ -34,6 +35,7 @@ use eval::{Eval, Meter};
 use functions::Kind;
 use value::{Fault, Val, View};
 
+pub use expression::Expression;
 pub(crate) use program::Cached;
 
 /// What one rule may spend on one value; Kubernetes' number, about a tenth of a second there.

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::net::IpAddr;
 use std::rc::Rc;
+use std::sync::{Arc, LazyLock};
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE};
@@ -19,6 +20,13 @@ use super::time;
 use crate::builtin;
 use crate::quantity::Quantity;
 use crate::schema::{ListType, Schema, Type};
+
+/// Values that are what their JSON is, and lists and maps of such.
+static DYNAMIC: LazyLock<Arc<Schema>> = LazyLock::new(|| Arc::new(Schema::anything()));
+static DYNAMIC_LIST: LazyLock<Schema> =
+    LazyLock::new(|| Schema { ty: Type::Array, items: Some(Arc::clone(&DYNAMIC)), ..Schema::default() });
+static DYNAMIC_MAP: LazyLock<Schema> =
+    LazyLock::new(|| Schema { ty: Type::Object, additional: Some(Arc::clone(&DYNAMIC)), ..Schema::default() });
 
 /// Why an expression has no value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,12 +113,12 @@ impl View {
     }
 
     /// Whether the field is there for rules.
-    pub(super) fn shows(self, name: &str, field: &std::sync::Arc<Schema>) -> bool {
+    pub(super) fn shows(self, name: &str, field: &Arc<Schema>) -> bool {
         if self != Self::Metadata || matches!(name, "name" | "generateName") {
             return true;
         }
         let standard = builtin::object_meta().properties.get(name);
-        standard.is_none_or(|standard| !std::sync::Arc::ptr_eq(standard, field))
+        standard.is_none_or(|standard| !Arc::ptr_eq(standard, field))
     }
 }
 
@@ -152,7 +160,20 @@ impl<'a> Val<'a> {
             (Type::Number, _) => wrong("float"),
             (Type::Boolean, Value::Bool(flag)) => Ok(Self::Bool(*flag)),
             (Type::Boolean, _) => wrong("bool"),
+            (Type::Any, _) if std::ptr::eq(schema, DYNAMIC.as_ref()) => Ok(Self::dynamic(json)),
             (Type::Any, _) => Ok(Self::Opaque(json)),
+        }
+    }
+
+    /// The value that `json` is where nothing describes it but itself.
+    pub(super) fn dynamic(json: &'a Value) -> Self {
+        match json {
+            Value::Null => Self::Null,
+            Value::Bool(flag) => Self::Bool(*flag),
+            Value::Number(n) => n.as_i64().map_or_else(|| Self::Double(n.as_f64().unwrap_or_default()), Self::Int),
+            Value::String(text) => Self::text(text.as_str()),
+            Value::Array(list) => Self::List(List::Json(list, &DYNAMIC_LIST)),
+            Value::Object(map) => Self::Map(Map::Json(map, &DYNAMIC_MAP, View::Plain)),
         }
     }
 

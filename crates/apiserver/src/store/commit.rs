@@ -4,7 +4,7 @@
 //!            ┌── batch ok ──┐
 //!            ▼              │          commit fails
 //!          ready ───────────┴──────────────────────────► failed: writes refused, reads go on
-//!            ▲                                              │ every RECOVERY_INTERVAL
+//!            ▲                                              │ after RECOVERY_PAUSE …
 //!            └──── reopened: the batch is there (publish it) ┘
 //!                            or it is not (forget it)
 //! ```
@@ -28,8 +28,10 @@ const BATCH_BYTES: usize = 4 << 20;
 /// Quiet time after which the last commit is sealed. Writers that wait for each other come back much sooner, so a busy
 /// store never pays for it.
 const SEAL_DELAY: Duration = Duration::from_millis(100);
-/// Pause between attempts to reopen a file that failed. A full disk is freed by people, not in milliseconds.
-const RECOVERY_INTERVAL: Duration = Duration::from_secs(1);
+/// Pause before the first attempt to reopen a file that failed. A full disk is freed by people, not in milliseconds.
+const RECOVERY_PAUSE: Duration = Duration::from_secs(1);
+/// Pauses double up to this: an attempt reads the whole file, and half a minute is soon enough for what took that long.
+const RECOVERY_PAUSE_MAX: Duration = Duration::from_secs(30);
 
 type Reply = oneshot::Sender<Result<Entry, WriteError>>;
 
@@ -52,8 +54,9 @@ struct InDoubt {
     events: Vec<Arc<Event>>,
     first: u64,
     since: Instant,
-    /// When to try to recover next.
+    /// When to try to recover next, and how long after that again.
     retry: Instant,
+    pause: Duration,
     reason: Arc<str>,
 }
 
@@ -171,8 +174,8 @@ impl Committer {
         self.shared.metrics.commit_failures.inc();
         self.shared.read_only.send_replace(Some(reason.clone()));
         let since = Instant::now();
-        let retry = since + RECOVERY_INTERVAL;
-        self.in_doubt = Some(InDoubt { events, first, since, retry, reason: reason.clone() });
+        let (retry, pause) = (since + RECOVERY_PAUSE, RECOVERY_PAUSE);
+        self.in_doubt = Some(InDoubt { events, first, since, retry, pause, reason: reason.clone() });
         for (reply, _) in answers {
             // Even a conflict may have been one with a change of this batch.
             let _ = reply.send(Err(WriteError::Storage { reason: reason.clone() }));
@@ -199,7 +202,8 @@ impl Committer {
         let reason: Arc<str> = format!("{}; recovery failed: {problem}", in_doubt.reason).into();
         tracing::warn!(%reason, "the object store stays read-only");
         self.shared.read_only.send_replace(Some(reason));
-        self.in_doubt = Some(InDoubt { retry: Instant::now() + RECOVERY_INTERVAL, ..in_doubt });
+        let pause = (in_doubt.pause * 2).min(RECOVERY_PAUSE_MAX);
+        self.in_doubt = Some(InDoubt { retry: Instant::now() + pause, pause, ..in_doubt });
     }
 
     fn measure(&self) {

@@ -1,5 +1,6 @@
 //! The `tether` binary: parses the command line and runs one command.
 
+mod bench;
 mod bundle;
 mod client;
 mod cluster;

@@ -1,6 +1,7 @@
 //! The command line: one module per command.
 
 mod apiserver;
+mod bench;
 mod controller;
 mod down;
 mod node;
@@ -47,6 +48,7 @@ enum Command {
     Down(down::Args),
     SupportBundle(support_bundle::Args),
     Version(version::Args),
+    Bench(bench::Args),
     Apiserver(apiserver::Args),
     Controller(controller::Args),
     Node(node::Args),
@@ -60,6 +62,7 @@ impl Cli {
             Command::Down(args) => down::run(&args),
             Command::SupportBundle(args) => support_bundle::run(&args),
             Command::Version(args) => version::run(&args),
+            Command::Bench(args) => bench::run(&args),
             Command::Apiserver(args) => apiserver::run(args),
             Command::Controller(args) => controller::run(&args),
             Command::Node(args) => node::run(args),

@@ -1,0 +1,122 @@
+//! `tether bench`: measures, and compares.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use clap::Subcommand;
+
+use super::role::{self, Threads};
+use crate::bench::{self, Fanout, Figure, Plan, Report, Target};
+use crate::output::{self, Exit, Format};
+
+/// Measures a server, or compares two
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  tether bench api --kubeconfig ~/.local/share/tether/kubeconfig")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    Api(ApiArgs),
+}
+
+/// Creates, updates, lists and watch fan-out against one API server or two
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "With two kubeconfigs the same load runs against both, one after the other, and the last column is the \
+                  ratio of the first to the second (more is better for the first).\n\n\
+                  Examples:\n  tether bench api --kubeconfig ~/.local/share/tether/kubeconfig\n  \
+                  tether bench api --kubeconfig tether.yaml --kubeconfig kubernetes.yaml --clients 16 -o json"
+)]
+struct ApiArgs {
+    /// The server to measure; a second one is compared with the first
+    #[arg(long, value_name = "FILE", required = true, num_args = 1)]
+    kubeconfig: Vec<PathBuf>,
+    /// Clients at once, each with connections of its own
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=512))]
+    clients: u16,
+    /// ConfigMaps to create, update and list
+    #[arg(long, default_value_t = 5000)]
+    objects: usize,
+    /// Bytes of data in each
+    #[arg(long, default_value_t = 1024)]
+    size: usize,
+    /// Lists of all objects
+    #[arg(long, default_value_t = 10)]
+    lists: usize,
+    /// Namespaces of the watch test; 0 leaves it out
+    #[arg(long, default_value_t = 100)]
+    namespaces: usize,
+    /// Watchers in each namespace
+    #[arg(long, default_value_t = 10)]
+    watchers: usize,
+    /// Writes per second while they watch
+    #[arg(long, default_value_t = 1000)]
+    rate: usize,
+    /// Seconds that the watch test takes
+    #[arg(long, default_value_t = 10)]
+    seconds: usize,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+}
+
+pub(crate) fn run(args: &Args) -> Result<Exit> {
+    let What::Api(args) = &args.what;
+    role::runtime(Threads::Many)?.block_on(api(args))
+}
+
+async fn api(args: &ApiArgs) -> Result<Exit> {
+    let fanout = (args.namespaces > 0 && args.watchers > 0).then_some(Fanout {
+        namespaces: args.namespaces,
+        watchers_each: args.watchers,
+        writes_per_second: args.rate.max(1),
+        seconds: args.seconds.max(1),
+    });
+    let plan = Plan { clients: args.clients.into(), objects: args.objects, size: args.size, lists: args.lists, fanout };
+    let mut reports = Vec::new();
+    for path in &args.kubeconfig {
+        let target = Target::open(path).await?;
+        let name = target.name.clone();
+        let progress = |step: &str| output::complain(&format!("{name}: {step}"));
+        let report = bench::run(&target, &plan, &progress).await;
+        reports.push(report.with_context(|| format!("bench of {}", path.display()))?);
+    }
+    output::print(args.output, &reports, |reports| table(reports))?;
+    Ok(Exit::Success)
+}
+
+fn table(reports: &[Report]) -> String {
+    let mut rows =
+        vec![["SERVER", "LOAD", "PER SECOND", "P50 MS", "P99 MS", "COUNT", "RATIO"].map(str::to_owned).to_vec()];
+    for (index, report) in reports.iter().enumerate() {
+        for figure in &report.figures {
+            let ratio = match reports.get(1) {
+                Some(second) if index == 0 => ratio(figure, second),
+                _ => String::new(),
+            };
+            rows.push(vec![
+                report.target.clone(),
+                figure.name.clone(),
+                format!("{:.1}", figure.per_second),
+                format!("{:.2}", figure.p50_ms),
+                format!("{:.2}", figure.p99_ms),
+                figure.count.to_string(),
+                ratio,
+            ]);
+        }
+    }
+    output::columns(&rows)
+}
+
+/// How many times as fast as the other server this was: by rate, and for deliveries by the 99th percentile.
+fn ratio(figure: &Figure, second: &Report) -> String {
+    let Some(other) = second.figures.iter().find(|f| f.name == figure.name) else { return String::new() };
+    let times = match figure.name.starts_with("write to event") {
+        true => other.p99_ms / figure.p99_ms,
+        false => figure.per_second / other.per_second,
+    };
+    format!("{times:.1}x")
+}

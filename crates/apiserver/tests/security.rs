@@ -218,3 +218,34 @@ async fn a_change_of_policy_counts_from_the_next_request() {
         api.delete(&format!("{RBAC}/clusterroles/ann")).await.ok();
     }
 }
+
+#[tokio::test]
+async fn a_webhook_that_does_not_answer_fails_closed_and_can_be_removed() {
+    let api = Api::start().await;
+    let configurations = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
+    let port = {
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        socket.local_addr().expect("address").port()
+    };
+    let rule = json!({"apiGroups": ["*"], "apiVersions": ["*"], "operations": ["*"], "resources": ["*"]});
+    let configuration = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+        "metadata": {"name": "strict"},
+        "webhooks": [{
+            "name": "check.example.com", "rules": [rule], "sideEffects": "None", "admissionReviewVersions": ["v1"],
+            "clientConfig": {"url": format!("https://127.0.0.1:{port}/check")},
+        }],
+    });
+    api.post(configurations, configuration).await.ok();
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let message = api.post(maps, configmap("a")).await.fails(500);
+    assert_eq!(
+        message,
+        format!(
+            "Internal error occurred: failed calling webhook \"check.example.com\": failed to call webhook: Post \
+             \"https://127.0.0.1:{port}/check?timeout=10s\": dial tcp 127.0.0.1:{port}: connect: connection refused"
+        )
+    );
+    api.delete(&format!("{configurations}/strict")).await.ok();
+    api.post(maps, configmap("a")).await.ok();
+}

@@ -256,4 +256,77 @@ mod tests {
              {NonResourceURLs:[\"/x\"], Verbs:[\"get\"]}"
         );
     }
+
+    mod properties {
+        use proptest::prelude::*;
+        use proptest::sample::{select, subsequence};
+
+        use super::*;
+
+        fn some_of(words: &'static [&'static str], least: usize) -> impl Strategy<Value = Vec<String>> {
+            subsequence(words, least..=2).prop_map(|list| list.into_iter().map(str::to_owned).collect())
+        }
+
+        fn any_rule() -> impl Strategy<Value = PolicyRule> {
+            let resources = (
+                some_of(&["get", "list", "*"], 1),
+                some_of(&["", "apps", "*"], 1),
+                some_of(&["pods", "pods/scale", "*/scale", "scale", "*"], 1),
+                some_of(&["a", "b"], 0),
+            );
+            let resources = resources.prop_map(|(verbs, api_groups, resources, resource_names)| PolicyRule {
+                api_groups,
+                resource_names,
+                resources,
+                verbs,
+                ..PolicyRule::default()
+            });
+            let paths = (some_of(&["get", "*"], 1), some_of(&["/a", "/a/*", "/a/b", "/*", "*"], 1));
+            let paths = paths.prop_map(|(verbs, non_resource_urls)| PolicyRule {
+                non_resource_urls,
+                verbs,
+                ..PolicyRule::default()
+            });
+            prop_oneof![3 => resources, 1 => paths]
+        }
+
+        fn any_request() -> impl Strategy<Value = Attributes> {
+            let resource = (
+                select(&["get", "list", "watch"][..]),
+                select(&["", "apps", "batch"][..]),
+                select(&["pods", "pods/scale", "jobs", "jobs/scale", "scale"][..]),
+                select(&["", "a", "b", "c"][..]),
+            );
+            let resource = resource.prop_map(|(verb, group, resource, name)| request(verb, group, resource, name));
+            let path = (select(&["get", "post"][..]), select(&["/", "/a", "/a/b", "/a/b/c", "/b"][..]));
+            let path = path.prop_map(|(verb, path)| Attributes {
+                verb: verb.into(),
+                path: path.into(),
+                ..Attributes::default()
+            });
+            prop_oneof![3 => resource, 1 => path]
+        }
+
+        proptest! {
+            /// Whoever grants only what is covered grants nothing that they cannot do themselves.
+            #[test]
+            fn what_is_covered_is_held(
+                held in prop::collection::vec(any_rule(), 0..4),
+                wanted in prop::collection::vec(any_rule(), 0..3),
+                requests in prop::collection::vec(any_request(), 1..40),
+            ) {
+                let allowed = |rules: &[PolicyRule], request: &Attributes| rules.iter().any(|r| r.allows(request));
+                let lacking = missing(&held, &wanted);
+                for request in requests.iter().filter(|request| allowed(&wanted, request)) {
+                    prop_assert!(allowed(&held, request) || allowed(&lacking, request), "{request:?}");
+                }
+            }
+
+            /// Rules cover themselves, in whatever company.
+            #[test]
+            fn rules_cover_themselves(rules in prop::collection::vec(any_rule(), 1..4)) {
+                prop_assert!(missing(&rules, &rules[..1]).is_empty());
+            }
+        }
+    }
 }

@@ -506,4 +506,18 @@ pub(crate) mod tests {
         assert!(shown.contains(&authority.key_id) && shown.len() < 200, "{shown}");
         assert_eq!(authority.jwks()["keys"][0]["kid"], authority.key_id);
     }
+
+    proptest::proptest! {
+        /// Whatever is done to a token, it does not hold and nothing breaks.
+        #[test]
+        fn no_other_text_is_a_token(position in 0_usize..400, byte in 0x21_u8..0x7f) {
+            let authority = authority(&cluster());
+            let mut token = issue(&authority, bindings()).into_bytes();
+            let position = position % token.len();
+            proptest::prop_assume!(token[position] != byte);
+            token[position] = byte;
+            let token = String::from_utf8(token).unwrap();
+            proptest::prop_assert!(authority.authenticate(&token, &[], at(0)).is_err());
+        }
+    }
 }

@@ -4,6 +4,9 @@
 //! there are only two states that it may be in: the last acknowledged one, and the one after it. One watch runs through
 //! all lives of the server: it resumes where it was and must see every count of every writer, in order.
 
+// Helpers of a test may fail as loudly as the test itself.
+#![allow(clippy::unwrap_used)]
+
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;

@@ -174,8 +174,8 @@ impl Session {
         }
         let minimum = u64::from(export.block.minimum.max(1));
         // The tail of an export whose size is not a multiple may be shorter than a block.
-        let aligned_end = end.is_some_and(|end| end % minimum == 0 || end == self.size);
-        if header.offset % minimum != 0 || !aligned_end {
+        let aligned_end = end.is_some_and(|end| end.is_multiple_of(minimum) || end == self.size);
+        if !header.offset.is_multiple_of(minimum) || !aligned_end {
             return Err((Errno::Inval, "not aligned to the minimum block size"));
         }
         Ok(())

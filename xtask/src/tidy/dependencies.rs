@@ -15,6 +15,7 @@ use super::{Finding, PURE};
 /// What a pure crate may name in `[dependencies]`, beside other pure crates: data, text, errors.
 const PURE_MAY_USE: &[&str] = &[
     "base64",
+    "bytes",
     "cel",
     "indexmap",
     "jiff",

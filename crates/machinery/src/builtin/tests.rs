@@ -1,3 +1,5 @@
+//! Schemas of built-in kinds: what is there, and that recursion ends.
+
 use super::*;
 use crate::schema::ListType;
 

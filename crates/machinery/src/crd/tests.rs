@@ -1,3 +1,5 @@
+//! Definitions that are accepted, and those that are refused, with the field that is wrong.
+
 use serde_json::{Value, json};
 
 use super::*;

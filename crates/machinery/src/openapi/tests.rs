@@ -1,3 +1,5 @@
+//! Documents as clients read them: paths, components, protobuf.
+
 use prost::Message;
 use serde_json::{Value, json};
 

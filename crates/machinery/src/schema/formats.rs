@@ -1,6 +1,6 @@
 //! The string formats that Kubernetes checks. Any other `format` is documentation.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use core::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::LazyLock;
 
 use regex::Regex;

@@ -1,3 +1,5 @@
+//! Values against schemas, in the words of Kubernetes.
+
 use serde_json::json;
 
 use super::super::compile;

@@ -1,8 +1,8 @@
 //! What Kubernetes adds to the language: quantities, URLs, addresses and networks, formats, versions.
 
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::cmp::Ordering;
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::rc::Rc;
 
 use super::convert::text;

@@ -1,3 +1,5 @@
+//! Rules evaluated: values, transitions, budgets and the library that Kubernetes adds.
+
 use std::sync::Arc;
 
 use proptest::prelude::*;

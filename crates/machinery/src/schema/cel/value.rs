@@ -3,9 +3,9 @@
 //! The schema decides what a JSON value is: a whole number under `type: number` is a double, a string of
 //! `format: date-time` a timestamp, a list of type set is equal to its permutations.
 
+use core::net::IpAddr;
 use std::borrow::Cow;
 use std::cmp::Ordering;
-use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::{Arc, LazyLock};
 

@@ -1,4 +1,5 @@
 //! `tether up` and its companions, as a user and an unkind kernel treat them.
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test fails by panicking and tells what it skips")]
 
 use std::fs;
 use std::io::Read as _;

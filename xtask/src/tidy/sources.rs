@@ -27,7 +27,10 @@ static MACHINE: LazyLock<Regex> = LazyLock::new(|| {
 /// What a pure crate must not touch, beyond what its dependency list already rules out.
 const IMPURE: &[(&str, &str)] = &[
     ("std::fs", "files"),
-    ("std::net", "sockets"),
+    ("TcpStream", "sockets"),
+    ("TcpListener", "sockets"),
+    ("UdpSocket", "sockets"),
+    ("std::os::unix::net", "sockets"),
     ("std::process", "processes"),
     ("std::thread", "threads"),
     ("std::env::", "the environment"),

@@ -40,8 +40,7 @@ fn python_client() {
     };
     let server = match std::env::var_os("TETHER_E2E_KUBECONFIG") {
         Some(kubeconfig) => server::Server::existing(Path::new(&kubeconfig)),
-        None if server::CAN_START => server::Server::start().expect("a server must start"),
-        None => return eprintln!("skipped: there is no server: set TETHER_E2E_KUBECONFIG"),
+        None => server::Server::start().expect("a server must start"),
     };
     let mut command = Command::new(python);
     command.args(["-m", "unittest", "--verbose", "test_client"]).current_dir(tests);

@@ -134,7 +134,7 @@ async fn server_side_apply_owns_and_conflicts() {
     assert!(conflict.fails(409).contains("conflict with \"one\""));
     let forced = api.patch(&format!("{two}&force=true"), "apply", theirs).await.ok();
     assert_eq!(forced["data"]["a"], "2");
-    let without = api.patch(&format!("{CONFIGMAPS}/a"), "apply", configmap("a")).await.fails(400);
+    let without = api.patch(&format!("{CONFIGMAPS}/a"), "apply", configmap("a")).await.fails(422);
     assert!(without.contains("fieldManager"), "{without}");
 }
 

@@ -2,7 +2,8 @@
 
 use http::Response;
 use serde_json::Value;
-use tether_machinery::status::ApiError;
+use tether_machinery::field::{FieldError, Path};
+use tether_machinery::status::{ApiError, Named};
 use tether_machinery::{apply, patch};
 
 use super::Context;
@@ -98,9 +99,9 @@ fn same_identity(cx: &Context<'_>, wished: &Value, current: &Value) -> Result<()
 
 async fn apply(cx: &Context<'_>, options: &WriteOptions) -> Result<Response<Body>, ApiError> {
     if cx.query.get("fieldManager").is_none() {
-        return Err(ApiError::bad_request(
-            "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch",
-        ));
+        let at = Named { group: "meta.k8s.io", resource: "PatchOptions", name: "" };
+        let missing = FieldError::required(Path::new("fieldManager"), "is required for apply patch");
+        return Err(ApiError::invalid(at, &[missing]));
     }
     let decoded = body::decode_yaml(&cx.body)?;
     let mut config = decoded.value;

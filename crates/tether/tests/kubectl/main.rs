@@ -67,8 +67,8 @@ fn find_on_path(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&std::env::var_os("PATH")?).map(|dir| dir.join(program)).find(|path| path.is_file())
 }
 
-#[allow(clippy::print_stderr, reason = "skips are told to whoever runs the tests")]
 /// Cases that are known to differ from a real server, by name; they run with `--ignored`.
+#[allow(clippy::print_stderr, reason = "skips are told to whoever runs the tests")]
 fn pending() -> Vec<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/kubectl/pending.txt");
     let text = fs::read_to_string(path).expect("the list of pending cases must be readable");
@@ -77,6 +77,7 @@ fn pending() -> Vec<String> {
     names
 }
 
+#[allow(clippy::print_stderr, reason = "skips are told to whoever runs the tests")]
 fn trials(environment: Option<Environment>) -> Vec<Trial> {
     let environment = environment.map(Arc::new);
     if environment.is_none() {

@@ -1,0 +1,1 @@
+//! A volume as a kernel block device that outlives its engine.

@@ -1,0 +1,1 @@
+//! How users reach a volume: the NBD listener and what stands between it and the engine.

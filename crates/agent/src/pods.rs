@@ -21,7 +21,7 @@ use crate::{Options, volumes};
 
 /// Pods that are worked on at the same time.
 const CONCURRENT_PODS: u16 = 16;
-/// After an error, or while a volume is missing, the pod is looked at again.
+/// After an error the pod is looked at again.
 const RETRY: Duration = Duration::from_secs(2);
 
 struct Context {
@@ -50,11 +50,14 @@ fn retry(pod: &Pod, error: &kube::Error) -> Action {
 
 async fn reconcile(pod: Arc<Pod>, context: Arc<Context>) -> kube::Result<Action> {
     let unmounted = volumes::unmounted(&context.client, &pod).await?;
-    let waits = !unmounted.is_empty();
-    let plan = kubelet::decide(&Observed { pod: &pod, unmounted, address: &context.address }, Timestamp::now());
+    let now = Timestamp::now();
+    let plan = kubelet::decide(&Observed { pod: &pod, unmounted, address: &context.address }, now);
     apply(&context, &plan).await?;
     publish(&context, &plan).await;
-    Ok(if waits { Action::requeue(RETRY) } else { Action::await_change() })
+    Ok(match plan.wake_at() {
+        Some(until) => Action::requeue(until.duration_since(now).unsigned_abs()),
+        None => Action::await_change(),
+    })
 }
 
 async fn apply(context: &Context, plan: &Plan<Change>) -> kube::Result<()> {

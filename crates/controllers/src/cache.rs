@@ -36,6 +36,8 @@ impl<K> Seen<'_, K> {
 
 /// Listeners must be quick: they note what is to be done and leave the doing to others.
 type Listener<K> = Box<dyn Fn(&Seen<'_, K>) + Send + Sync>;
+/// Called when everything was listed, with all there is.
+type ListListener<K> = Box<dyn Fn(&[Arc<K>]) + Send + Sync>;
 /// Under which words an object can be found again.
 type Index<K> = fn(&K) -> Vec<String>;
 
@@ -43,6 +45,7 @@ type Index<K> = fn(&K) -> Vec<String>;
 pub(crate) struct Cache<K> {
     inner: RwLock<Inner<K>>,
     listeners: RwLock<Vec<Listener<K>>>,
+    list_listeners: RwLock<Vec<ListListener<K>>>,
     index: Option<Index<K>>,
     ready: watch::Sender<bool>,
 }
@@ -65,6 +68,7 @@ where
         Arc::new(Self {
             inner: RwLock::new(inner),
             listeners: RwLock::default(),
+            list_listeners: RwLock::default(),
             index,
             ready: watch::Sender::new(false),
         })
@@ -73,6 +77,11 @@ where
     /// Calls `listener` for everything that is seen from now on.
     pub(crate) fn subscribe(&self, listener: impl Fn(&Seen<'_, K>) + Send + Sync + 'static) {
         self.listeners.write().push(Box::new(listener));
+    }
+
+    /// Calls `listener` whenever everything was listed: what came and went between two watches was not seen.
+    pub(crate) fn subscribe_lists(&self, listener: impl Fn(&[Arc<K>]) + Send + Sync + 'static) {
+        self.list_listeners.write().push(Box::new(listener));
     }
 
     pub(crate) fn get(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
@@ -116,6 +125,8 @@ where
                 }
                 Ok(Event::InitDone) => {
                     self.retain(&listed.take().unwrap_or_default());
+                    let all = self.list();
+                    self.list_listeners.read().iter().for_each(|listener| listener(&all));
                     self.ready.send_replace(true);
                 }
                 Ok(Event::Apply(object)) => self.applied(object),

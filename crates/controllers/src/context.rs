@@ -47,7 +47,7 @@ pub(crate) struct Context {
 impl Context {
     pub(crate) fn new(client: Client, clock: Arc<dyn Clock>, identity: &str) -> Arc<Self> {
         let context = Self {
-            kinds: Kinds::new(client.clone()),
+            kinds: Kinds::new(client.clone(), clock.clone()),
             client,
             clock,
             identity: identity.to_owned(),

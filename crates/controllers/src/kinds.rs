@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::{StreamExt, pin_mut};
+use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, PartialObjectMeta};
@@ -24,6 +24,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::cache::{Cache, Seen};
+use crate::clock::Clock;
 use crate::trim::Trim;
 
 /// The metadata of an object of any kind.
@@ -36,7 +37,7 @@ pub(crate) type KindKey = (String, String);
 const NOT_WATCHED: [(&str, &str); 2] = [("", "events"), ("events.k8s.io", "events")];
 
 /// A definition is served a moment after it changes; a second look finds what the first one came too early for.
-const SECOND_LOOK: Duration = Duration::from_secs(2);
+const SECOND_LOOK: SignedDuration = SignedDuration::from_secs(2);
 
 /// Something was seen of an object of some kind.
 pub(crate) enum Sighting<'a> {
@@ -82,6 +83,7 @@ struct Watches {
 /// All kinds.
 pub(crate) struct Kinds {
     client: Client,
+    clock: Arc<dyn Clock>,
     served: RwLock<BTreeMap<KindKey, Kind>>,
     /// Kinds whose objects a cache tells of.
     cached: RwLock<HashSet<KindKey>>,
@@ -93,9 +95,10 @@ pub(crate) struct Kinds {
 }
 
 impl Kinds {
-    pub(crate) fn new(client: Client) -> Arc<Self> {
+    pub(crate) fn new(client: Client, clock: Arc<dyn Clock>) -> Arc<Self> {
         Arc::new(Self {
             client,
+            clock,
             served: RwLock::default(),
             cached: RwLock::default(),
             listeners: RwLock::default(),
@@ -129,6 +132,15 @@ impl Kinds {
             is_namespaced,
         });
         self.cached.write().insert((resource.group.clone(), resource.plural.clone()));
+        cache.subscribe_lists({
+            let (kinds, resource) = (Arc::downgrade(self), resource.clone());
+            move |all| {
+                let uids = all.iter().filter_map(|object| object.meta().uid.as_deref()).map(Into::into).collect();
+                if let Some(kinds) = kinds.upgrade() {
+                    kinds.tell(&Sighting::Relisted { resource: &resource, uids: &uids });
+                }
+            }
+        });
         let kinds = Arc::downgrade(self);
         cache.subscribe(move |seen| {
             let Some(kinds) = kinds.upgrade() else {
@@ -185,7 +197,7 @@ impl Kinds {
                 self.look(&mut watches).await;
                 tokio::select! {
                     () = self.changed.notified() => {}
-                    () = tokio::time::sleep(SECOND_LOOK) => break,
+                    () = self.pause() => break,
                 }
             }
         }
@@ -197,17 +209,21 @@ impl Kinds {
             match self.discover().await {
                 Ok(found) => {
                     self.failure.write().take();
-                    let listed = self.adjust(&found, watches);
-                    *self.served.write() = found;
-                    return listed;
+                    // Known before it is watched: whoever hears of a kind's objects can ask for the kind.
+                    let before = std::mem::replace(&mut *self.served.write(), found.clone());
+                    return self.adjust(&before, &found, watches);
                 }
                 Err(error) => {
                     tracing::warn!(%error, "discovery failed, trying again");
                     *self.failure.write() = Some(error.to_string());
-                    tokio::time::sleep(SECOND_LOOK).await;
+                    self.pause().await;
                 }
             }
         }
+    }
+
+    async fn pause(&self) {
+        self.clock.sleep_until(self.clock.now() + SECOND_LOOK).await;
     }
 
     async fn discover(&self) -> Result<BTreeMap<KindKey, Kind>, kube::Error> {
@@ -235,12 +251,17 @@ impl Kinds {
     }
 
     /// Starts watches of new kinds and ends those of kinds that are gone; returns who says when the new ones are listed.
-    fn adjust(self: &Arc<Self>, found: &BTreeMap<KindKey, Kind>, watches: &mut Watches) -> Vec<watch::Receiver<bool>> {
+    fn adjust(
+        self: &Arc<Self>,
+        before: &BTreeMap<KindKey, Kind>,
+        found: &BTreeMap<KindKey, Kind>,
+        watches: &mut Watches,
+    ) -> Vec<watch::Receiver<bool>> {
         watches.running.retain(|key, (version, token)| {
             let stays = found.get(key).is_some_and(|kind| kind.resource.version == *version);
             if !stays {
                 token.cancel();
-                if let (false, Some(kind)) = (found.contains_key(key), self.served.read().get(key)) {
+                if let (false, Some(kind)) = (found.contains_key(key), before.get(key)) {
                     self.tell(&Sighting::Relisted { resource: &kind.resource, uids: &HashSet::new() });
                 }
             }

@@ -74,13 +74,16 @@ impl Election {
         let mut renewed = self.clock.elapsed();
         loop {
             self.pause().await;
-            match self.attempt().await {
-                Ok(true) => renewed = self.clock.elapsed(),
-                Ok(false) => return,
-                Err(error) => tracing::warn!(%error, "the leader's lease cannot be renewed"),
-            }
-            if self.clock.elapsed() - renewed >= self.settings.renew_deadline {
-                return;
+            // A request that hangs must not let the deadline pass unnoticed.
+            let left = self.settings.renew_deadline - (self.clock.elapsed() - renewed);
+            let deadline = self.clock.sleep_until(self.clock.now() + left);
+            tokio::select! {
+                attempt = self.attempt() => match attempt {
+                    Ok(true) => renewed = self.clock.elapsed(),
+                    Ok(false) => return,
+                    Err(error) => tracing::warn!(%error, "the leader's lease cannot be renewed"),
+                },
+                () = deadline => return,
             }
         }
     }

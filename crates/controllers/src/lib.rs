@@ -36,26 +36,32 @@ pub use self::options::Options;
 use self::worker::work;
 pub use self::write::WriteError;
 
-/// Runs all controllers until `stop`, or as long as this process leads.
-pub async fn run(client: Client, options: Options, stop: CancellationToken) {
+/// A controller panicked, which is a bug: all of them have ended, and whoever supervises the process starts it anew.
+#[derive(Debug, thiserror::Error)]
+#[error("a controller ended: {0}")]
+pub struct Ended(#[from] tokio::task::JoinError);
+
+/// Runs all controllers until `stop`; with an election, whenever this process leads.
+pub async fn run(client: Client, options: Options, stop: CancellationToken) -> Result<(), Ended> {
     let Some(settings) = options.leader_election.clone() else {
-        stop.run_until_cancelled(lead(client, &options)).await;
-        return;
+        return stop.run_until_cancelled(lead(client, &options)).await.unwrap_or(Ok(()));
     };
     let mut election = Election::new(client.clone(), options.clock.clone(), settings, &options.identity);
-    while stop.run_until_cancelled(election.acquire()).await.is_some() {
+    let mut outcome = Ok(());
+    while outcome.is_ok() && stop.run_until_cancelled(election.acquire()).await.is_some() {
         tracing::info!(identity = options.identity, "leading");
         tokio::select! {
-            () = lead(client.clone(), &options) => {}
+            ended = lead(client.clone(), &options) => outcome = ended,
             () = election.keep() => tracing::warn!(identity = options.identity, "no longer leading"),
             () = stop.cancelled() => break,
         }
     }
     election.release().await;
+    outcome
 }
 
 /// Runs all controllers until dropped; everything that was started ends with it.
-async fn lead(client: Client, options: &Options) {
+async fn lead(client: Client, options: &Options) -> Result<(), Ended> {
     let context = Context::new(client, options.clock.clone(), &options.identity);
     let (lifecycle, lifecycle_queue) = node::Lifecycle::new(&context, options.node);
     let (eviction, eviction_queue) = node::Eviction::new(&context);
@@ -81,8 +87,8 @@ async fn lead(client: Client, options: &Options) {
     tasks.spawn(work(binding, binding_queue));
     tasks.spawn(work(scheduler, schedule_queue));
     (options.on_leading)();
-    // A task ends only by a panic, which is a bug: then all of them end, and whoever supervises this process restarts it.
-    if let Some(Err(error)) = tasks.join_next().await {
-        tracing::error!(%error, "a controller ended");
+    while let Some(ended) = tasks.join_next().await {
+        ended?;
     }
+    Ok(())
 }

@@ -31,7 +31,7 @@ pub(crate) async fn work<R: Reconcile>(controller: Arc<R>, queue: Arc<Queue<R::K
                     queue.add_at(key, at);
                 }
             }
-            Err(error @ WriteError::Stale { .. }) => {
+            Err(error @ (WriteError::Stale { .. } | WriteError::Unfinished { .. })) => {
                 tracing::debug!(controller = R::NAME, ?key, %error, "deciding again");
                 queue.failed(key);
             }

@@ -18,6 +18,9 @@ pub enum WriteError {
     /// The object changed or went; the decision is made again on what it is now.
     #[error("{operation}: the object has moved on")]
     Stale { operation: String },
+    /// Some of it was refused; the object that it was for says what.
+    #[error("{operation}: not finished")]
+    Unfinished { operation: String },
     #[error("{operation}: {source}")]
     Refused {
         operation: String,

@@ -120,11 +120,6 @@ impl Report {
     pub fn about<'a>(&'a self, subject: &'a Subject) -> impl Iterator<Item = &'a Finding> {
         self.findings.iter().filter(move |finding| finding.subject == *subject)
     }
-
-    /// Appends what another decision looked at.
-    pub fn append(&mut self, other: Self) {
-        self.findings.extend(other.findings);
-    }
 }
 
 /// One line for each finding.

@@ -9,7 +9,7 @@
 //! executed. Its statuses are what kubectl, controllers and `kubectl wait` need to go on; container ids stay
 //! empty, because there are no containers.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
     HostIP, Pod, PodCondition, PodIP, PodSpec, PodStatus,
@@ -26,6 +26,11 @@ use crate::pod::{condition, is_finished, phase};
 const TERMINATION: Rule = Rule("pod-termination");
 const VOLUMES: Rule = Rule("pod-volumes");
 const STATUS: Rule = Rule("pod-status");
+
+/// The first look comes soon: a claim is often bound a moment after its pod.
+const FIRST_RETRY: SignedDuration = SignedDuration::from_secs(1);
+/// A kubelet's longest pause between two attempts to mount.
+const LAST_RETRY: SignedDuration = SignedDuration::from_secs(122);
 
 /// One pod that is bound to this node, and what the node knows beside it.
 #[derive(Clone, Debug)]
@@ -56,7 +61,8 @@ pub enum Change {
 /// What the containers of a pod are doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Containers {
-    Waiting,
+    /// With the reason that their state gives.
+    Waiting(&'static str),
     Running,
     Ended,
 }
@@ -92,13 +98,21 @@ fn wait(plan: &mut Plan<Change>, observed: &Observed<'_>, first: &Unmounted, now
         first.why
     );
     plan.tells(Event::warning(observed.pod, Reason::FailedMount, words.clone()));
+    let until = now + retry_in(observed.pod, now);
+    plan.waits(VOLUMES, subject(observed.pod), Reason::FailedMount, words.clone(), until);
     // A pod that ran before (its node restarted, say) keeps its phase: Kubernetes never goes back to Pending.
-    if phase(observed.pod) == "Running" {
-        plan.blocked(VOLUMES, subject(observed.pod), Reason::FailedMount, words);
-        return;
+    if phase(observed.pod) != "Running" {
+        let has_init =
+            observed.pod.spec.as_ref().is_some_and(|spec| spec.init_containers.iter().flatten().next().is_some());
+        let waiting = Containers::Waiting(if has_init { "PodInitializing" } else { "ContainerCreating" });
+        set_status(plan, observed, STATUS, Reason::FailedMount, &words, waiting, now);
     }
-    plan.blocked(VOLUMES, subject(observed.pod), Reason::FailedMount, words.clone());
-    set_status(plan, observed, STATUS, Reason::FailedMount, &words, Containers::Waiting, now);
+}
+
+/// As long again as it has waited already, so that pauses double without anybody counting them.
+fn retry_in(pod: &Pod, now: Timestamp) -> SignedDuration {
+    let since = pod.status.as_ref().and_then(|status| status.start_time.as_ref()).map_or(now, |time| time.0);
+    now.duration_since(since).clamp(FIRST_RETRY, LAST_RETRY)
 }
 
 fn set_status(
@@ -126,11 +140,11 @@ fn status(observed: &Observed<'_>, containers: Containers, now: &Time) -> PodSta
     let spec = pod.spec.clone().unwrap_or_default();
     let old = pod.status.clone().unwrap_or_default();
     let name = match containers {
-        Containers::Waiting => "Pending",
+        Containers::Waiting(_) => "Pending",
         Containers::Running => "Running",
         Containers::Ended => "Succeeded",
     };
-    let address = (containers != Containers::Waiting).then(|| observed.address.to_owned());
+    let address = (!matches!(containers, Containers::Waiting(_))).then(|| observed.address.to_owned());
     PodStatus {
         phase: Some(name.into()),
         observed_generation: pod.metadata.generation,
@@ -190,8 +204,8 @@ fn container_status(
     let old_state = old.and_then(|status| status.state.clone()).unwrap_or_default();
     let running_since = old_state.running.as_ref().and_then(|running| running.started_at.clone());
     let state = match doing {
-        Containers::Waiting => {
-            let reason = Some("ContainerCreating".to_owned());
+        Containers::Waiting(reason) => {
+            let reason = Some(reason.to_owned());
             ContainerState { waiting: Some(ContainerStateWaiting { reason, message: None }), ..Default::default() }
         }
         Containers::Running => {
@@ -264,7 +278,7 @@ fn containers_ready(spec: &PodSpec, doing: Containers) -> PodCondition {
     match doing {
         Containers::Running => verdict("True", "", String::new()),
         Containers::Ended => verdict("False", "PodCompleted", String::new()),
-        Containers::Waiting => {
+        Containers::Waiting(_) => {
             let names = names(&spec.containers);
             verdict("False", "ContainersNotReady", format!("containers with unready status: [{names}]"))
         }
@@ -275,11 +289,11 @@ fn initialized(spec: &PodSpec, doing: Containers) -> PodCondition {
     let init = spec.init_containers.as_deref().unwrap_or_default();
     match doing {
         Containers::Ended => verdict("True", "PodCompleted", String::new()),
-        Containers::Waiting if !init.is_empty() => {
+        Containers::Waiting(_) if !init.is_empty() => {
             let text = format!("containers with incomplete status: [{}]", names(init));
             verdict("False", "ContainersNotInitialized", text)
         }
-        Containers::Waiting | Containers::Running => verdict("True", "", String::new()),
+        Containers::Waiting(_) | Containers::Running => verdict("True", "", String::new()),
     }
 }
 
@@ -423,12 +437,32 @@ mod tests {
         pod.status = Some((**status).clone());
         let expected = "Pending PodReadyToStartContainers=False Initialized=False Ready=False ContainersReady=False PodScheduled=True";
         assert_eq!(summary(&pod), expected);
+        let waiting = status.container_statuses.as_ref().unwrap()[0].state.clone().unwrap().waiting.unwrap();
+        assert_eq!(waiting.reason.as_deref(), Some("PodInitializing"));
         let text = "Unable to attach or mount volumes: unmounted volumes=[data]: volume \"data\": no driver";
         assert_eq!(plan.events[0].note, text);
         assert_eq!(
             condition(&pod, "Initialized").unwrap().message.as_deref(),
             Some("containers with incomplete status: [setup]")
         );
+    }
+
+    #[test]
+    fn pauses_between_attempts_double() {
+        let unmounted = || vec![Unmounted { volume: "data".into(), why: "no driver".into() }];
+        let mut pod = pod();
+        let mut now = at(EARLIER);
+        let mut pauses = Vec::new();
+        for _ in 0..10 {
+            let plan = decide(&Observed { unmounted: unmounted(), ..observed(&pod) }, now);
+            if let Some(Change::SetStatus { status, .. }) = plan.changes.first() {
+                pod.status = Some((**status).clone());
+            }
+            let until = plan.wake_at().unwrap();
+            pauses.push(until.duration_since(now).as_secs());
+            now = until;
+        }
+        assert_eq!(pauses, [1, 1, 2, 4, 8, 16, 32, 64, 122, 122]);
     }
 
     #[test]

@@ -89,13 +89,6 @@ impl<C> Plan<C> {
         self.report.findings.push(Finding { rule, subject, verdict, reason, words: words.into() });
     }
 
-    /// Appends another plan to this one, its changes after those that are already here.
-    pub fn append<D: Into<C>>(&mut self, other: Plan<D>) {
-        self.changes.extend(other.changes.into_iter().map(Into::into));
-        self.events.extend(other.events);
-        self.report.append(other.report);
-    }
-
     /// When to decide again if nothing is heard until then.
     pub fn wake_at(&self) -> Option<Timestamp> {
         self.report.wake_at()

@@ -53,7 +53,7 @@ impl Reconcile for CrdCleanup {
         log(Self::NAME, &plan);
         apply::apply(&self.context, &marked, plan.changes).await?;
         if failed {
-            return Err(WriteError::Stale { operation: format!("delete the instances of {name}") });
+            return Err(WriteError::Unfinished { operation: format!("delete the instances of {name}") });
         }
         Ok(None)
     }

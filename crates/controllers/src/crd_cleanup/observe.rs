@@ -22,10 +22,14 @@ pub(super) struct Ending {
 impl Ending {
     /// The definition that a sighting makes worth a look.
     pub(super) fn saw(&self, sighting: &Sighting<'_>) -> Option<String> {
-        let (Sighting::Applied { resource, meta } | Sighting::Deleted { resource, meta }) = sighting else {
-            return None;
-        };
         let mut names = self.names.lock();
+        let (Sighting::Applied { resource, meta } | Sighting::Deleted { resource, meta }) = sighting else {
+            // Instances may have gone unseen.
+            let Sighting::Relisted { resource, .. } = sighting else {
+                return None;
+            };
+            return names.get(&format!("{}.{}", resource.plural, resource.group)).cloned();
+        };
         if resource.group == GROUP && resource.plural == PLURAL {
             let name = meta.name.clone()?;
             if matches!(sighting, Sighting::Deleted { .. }) {

@@ -6,7 +6,7 @@ mod observe;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use tether_model::reason::Reason;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use tether_plan::garbage::{Change, Owner, decide};
 
 use self::observe::Owners;
@@ -43,29 +43,32 @@ impl Reconcile for Garbage {
     async fn reconcile(&self, uid: &Box<str>) -> Result<Option<Timestamp>, WriteError> {
         let mut answers: Vec<(String, Owner)> = Vec::new();
         loop {
-            let Some((plan, object)) =
-                self.owners.look(uid, &answers, |observed| (decide(observed), observed.object.clone()))
-            else {
+            let look = self.owners.look(uid, &answers, |observed| (decide(observed), observed.object.clone()));
+            let Some((plan, object)) = look else {
                 return Ok(None);
             };
-            let questions = plan.changes.iter().filter_map(|change| match change {
-                Change::CheckOwner { owner } => Some(owner.clone()),
-                _ => None,
-            });
-            let questions: Vec<_> = questions.collect();
+            let questions: Vec<OwnerReference> = plan.changes.iter().filter_map(question).collect();
             if questions.is_empty() {
                 log(Self::NAME, &plan);
-                if plan.report.findings.iter().any(|f| f.reason == Reason::OwnerKindUnknown) {
-                    self.owners.wait_for_kinds(uid);
-                }
                 apply::apply(&self.context, &object, plan.changes).await?;
                 self.events.publish(plan.events).await;
                 return Ok(None);
             }
+            // The owner may be of a kind that is not watched yet, and then nobody will tell when it goes: once the kind
+            // is listed, the object is looked at again. This is noted before the question, so that no listing falls
+            // between the answer and the note.
+            self.owners.look_again_when_listed(uid);
             for owner in questions {
                 let answer = apply::ask(&self.context, &self.owners, &object, &owner).await?;
                 answers.push((owner.uid, answer));
             }
         }
+    }
+}
+
+fn question(change: &Change) -> Option<OwnerReference> {
+    match change {
+        Change::CheckOwner { owner } => Some(owner.clone()),
+        _ => None,
     }
 }

@@ -11,8 +11,8 @@ use crate::kinds::Sighting;
 #[derive(Default)]
 pub(super) struct Owners {
     graph: Mutex<Graph>,
-    /// Objects with an owner of a kind that is not served; they are looked at again when kinds come.
-    waiting: Mutex<BTreeSet<Box<str>>>,
+    /// Objects with an owner that was not seen, though it may exist; they are looked at again when a kind is listed.
+    unseen_owner: Mutex<BTreeSet<Box<str>>>,
 }
 
 impl Owners {
@@ -24,7 +24,7 @@ impl Owners {
             Sighting::Deleted { meta, .. } => graph.remove(meta.uid.as_deref().unwrap_or_default()),
             Sighting::Relisted { resource, uids } => {
                 let mut touched = graph.relisted(resource, uids);
-                touched.append(&mut self.waiting.lock());
+                touched.append(&mut self.unseen_owner.lock());
                 touched
             }
         }
@@ -53,7 +53,7 @@ impl Owners {
         self.graph.lock().is_elsewhere(uid, namespace)
     }
 
-    pub(super) fn wait_for_kinds(&self, uid: &str) {
-        self.waiting.lock().insert(uid.into());
+    pub(super) fn look_again_when_listed(&self, uid: &str) {
+        self.unseen_owner.lock().insert(uid.into());
     }
 }

@@ -35,15 +35,19 @@ impl Namespaces {
         context.kinds.subscribe({
             let queue = queue.clone();
             move |sighting| {
-                // Something that a namespace may wait for is gone.
-                let Sighting::Deleted { meta, .. } = sighting else {
+                let Some(namespaces) = namespaces.upgrade() else {
                     return;
                 };
-                let (Some(name), Some(namespaces)) = (&meta.namespace, namespaces.upgrade()) else {
-                    return;
+                // Something that a namespace may wait for is gone, or may have gone unseen.
+                let concerned = match sighting {
+                    Sighting::Applied { .. } => Vec::new(),
+                    Sighting::Deleted { meta, .. } => {
+                        namespaces.get("", meta.namespace.as_deref().unwrap_or_default()).into_iter().collect()
+                    }
+                    Sighting::Relisted { .. } => namespaces.list(),
                 };
-                if namespaces.get("", name).is_some_and(|namespace| is_deleting(&*namespace)) {
-                    queue.add(name.clone());
+                for namespace in concerned.iter().filter(|namespace| is_deleting(&***namespace)) {
+                    queue.add(namespace.metadata.name.clone().unwrap_or_default());
                 }
             }
         });
@@ -63,13 +67,13 @@ impl Reconcile for Namespaces {
         if plan.changes.iter().any(|change| matches!(change, Change::DeleteContent { .. })) {
             let marked = apply::apply(&self.context, &namespace, plan.changes).await?;
             let outcome = apply::delete_content(&self.context, name).await;
-            let failed = !outcome.failures.is_empty();
+            let failed = !outcome.failures.is_empty() || outcome.discovery_failure.is_some();
             plan = decide(&marked, &Content::Deleted(outcome), self.context.clock.now());
             log(Self::NAME, &plan);
             apply::apply(&self.context, &marked, plan.changes).await?;
             if failed {
                 let operation = format!("delete the content of namespace {name}");
-                return Err(WriteError::Stale { operation });
+                return Err(WriteError::Unfinished { operation });
             }
         }
         Ok(None)

@@ -6,6 +6,8 @@ mod observe;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use tether_model::report::Verdict;
+use tether_plan::Plan;
 use tether_plan::schedule::{Change, decide};
 
 use self::observe::{Assumed, Snapshot, Waiting};
@@ -47,11 +49,17 @@ impl Reconcile for Scheduler {
         let snapshot = Snapshot::of(&self.context, &self.assumed);
         let plan = decide(&pod, &snapshot.observed(), self.context.clock.now());
         log(Self::NAME, &plan);
-        if plan.changes.iter().any(|change| matches!(change, Change::Bind { .. })) || plan.report.findings.len() == 1 {
+        if has_its_place(&plan) {
             self.waiting.remove(key);
         }
         apply::apply(&self.context, &self.assumed, plan.changes).await?;
         self.events.publish(plan.events).await;
         Ok(None)
     }
+}
+
+/// Whether nothing that happens elsewhere can change what becomes of the pod: it gets its node, or is not ours.
+fn has_its_place(plan: &Plan<Change>) -> bool {
+    let binds = plan.changes.iter().any(|change| matches!(change, Change::Bind { .. }));
+    binds || plan.report.findings.last().is_some_and(|finding| finding.verdict == Verdict::Rests)
 }

@@ -89,9 +89,11 @@ pub(super) fn subscribe(
                     waiting.remove(&key(pod));
                 }
             }
-            // A pod that left, or ended, made room; so may one that came, by using a claim up.
-            if placed || matches!(seen, Seen::Deleted(_)) {
-                wake();
+            // A pod that left or ended made room.
+            let holds = |pod: &Pod| (node_name(pod).to_owned(), is_finished(pod));
+            match seen {
+                Seen::Applied { old, new } if !placed || old.map(holds) == Some(holds(new)) => {}
+                _ => wake(),
             }
         }
     });

@@ -136,6 +136,26 @@ async fn a_claim_that_waits_for_its_pod_is_provisioned_for_the_node_that_the_pod
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_that_came_before_its_claim_is_scheduled_when_the_claim_is_bound() {
+    let cluster = Cluster::start().await;
+    let (claims, volumes): (Api<PersistentVolumeClaim>, Api<PersistentVolume>) = (cluster.in_default(), cluster.all());
+    let pods: Api<Pod> = cluster.in_default();
+    cluster.add_node("a").await;
+    create(&pods, using("db", "data")).await;
+    let told = |p: &Pod, text: &str| {
+        let conditions = p.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
+        conditions.iter().any(|c| c.type_ == "PodScheduled" && c.message.as_deref() == Some(text))
+    };
+    let missing = "0/1 nodes are available: persistentvolumeclaim \"data\" not found.";
+    until(&pods, "db", "told", |p| told(p, missing)).await;
+    create(&claims, claim_body("data", "1Gi", "")).await;
+    let unbound = "0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims.";
+    until(&pods, "db", "told", |p| told(p, unbound)).await;
+    create(&volumes, volume_body("v", "1Gi", "", "Retain")).await;
+    until(&pods, "db", "scheduled", |p| p.spec.as_ref().unwrap().node_name.is_some()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_without_its_volume_is_lost() {
     let cluster = Cluster::start().await;
     let (claims, volumes): (Api<PersistentVolumeClaim>, Api<PersistentVolume>) = (cluster.in_default(), cluster.all());

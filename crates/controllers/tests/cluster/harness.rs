@@ -70,7 +70,8 @@ impl Cluster {
             Options { clock: Arc::new(self.clock.clone()), root_ca: Some("PEM".into()), ..Options::default() };
         set(&mut options);
         let stop = self.stop.child_token();
-        self.tasks.spawn(tether_controllers::run(self.server.client(user), options, stop.clone()));
+        let running = tether_controllers::run(self.server.client(user), options, stop.clone());
+        self.tasks.spawn(async { running.await.unwrap() });
         stop
     }
 

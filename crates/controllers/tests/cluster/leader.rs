@@ -23,7 +23,13 @@ async fn one_candidate_leads_and_the_other_takes_over() {
     until(&leases, "tether-controllers", "held by the first", |l| holder(l) == "first").await;
     until(&accounts, "default", "there", |_| true).await;
     cluster.run_controllers(candidate("second"));
-    cluster.pass(60, &[]).await;
+    // As long as the first renews, the second stays back.
+    let renewed = |l: &Lease| l.spec.as_ref().and_then(|s| s.renew_time.as_ref()).map(|t| t.0);
+    for _ in 0..10 {
+        let before = renewed(&leases.get("tether-controllers").await.unwrap());
+        cluster.clock.advance(jiff::SignedDuration::from_secs(3));
+        until(&leases, "tether-controllers", "renewed", |l| renewed(l) > before).await;
+    }
     assert_eq!(holder(&leases.get("tether-controllers").await.unwrap()), "first");
 
     first.cancel();

@@ -5,7 +5,6 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use jiff::Timestamp;
-use tether_apiserver::auth::GROUP_MASTERS;
 use tether_apiserver::pki::{Credentials, Kubeconfig, Pki};
 
 use super::marker::write_atomically;
@@ -26,8 +25,8 @@ pub(crate) fn write_credentials(layout: &Layout, marker: &Marker) -> Result<()> 
     write(&layout.kubeconfig(), "kubernetes-admin", &pki.admin(now)?)?;
     write(
         &layout.controller_kubeconfig(),
-        "tether-controller",
-        &pki.client("controller", "tether-controller", &[GROUP_MASTERS], now)?,
+        "kube-controller-manager",
+        &pki.controller("kube-controller-manager", now)?,
     )?;
     for number in 1..=marker.nodes {
         let name = node_name(number);

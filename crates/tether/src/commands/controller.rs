@@ -38,7 +38,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
             on_leading: Arc::new(role::ready),
             ..Options::default()
         };
-        tether_controllers::run(client, options, cancel).await;
+        tether_controllers::run(client, options, cancel).await?;
         Ok(Exit::Success)
     })
 }

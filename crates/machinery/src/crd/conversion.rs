@@ -74,9 +74,10 @@ fn webhook_url(url: &str, path: &Path, errors: &mut Vec<FieldError>) {
 }
 
 fn webhook_service(service: &Value, path: &Path, errors: &mut Vec<FieldError>) {
-    for name in ["name", "namespace"] {
-        if service[name].as_str().unwrap_or_default().is_empty() {
-            errors.push(FieldError::required(path.child(name), ""));
+    // Kubernetes mixes the two up when it names the one that is missing.
+    for (given, named) in [("namespace", "name"), ("name", "namespace")] {
+        if service[given].as_str().unwrap_or_default().is_empty() {
+            errors.push(FieldError::required(path.child(named), ""));
         }
     }
     let port = service["port"].as_i64().unwrap_or(443);
@@ -92,7 +93,9 @@ fn webhook_service(service: &Value, path: &Path, errors: &mut Vec<FieldError>) {
     if !url_path.starts_with('/') {
         invalid("must start with a '/'".to_owned());
     }
-    let steps = url_path.strip_prefix('/').unwrap_or(url_path);
+    let mut steps = url_path.chars();
+    steps.next();
+    let steps = steps.as_str();
     for (i, step) in steps.strip_suffix('/').unwrap_or(steps).split('/').enumerate() {
         if step.is_empty() {
             invalid(format!("segment[{i}] may not be empty"));

@@ -32,7 +32,11 @@ fn one(default: &Value, node: &Schema, root: bool, path: &Path, errors: &mut Vec
     if !schema::prune(&mut pruned, node).is_empty() {
         errors.push(FieldError::invalid(path.clone(), default.clone(), "must not have unknown fields"));
     }
-    let wrong = schema::validate_value(default, node, path);
+    let mut wrong = Vec::new();
+    schema::embedded_resources(default, node, root, path, &mut wrong);
+    if wrong.is_empty() {
+        wrong = schema::validate_value(default, node, path);
+    }
     if !wrong.is_empty() {
         errors.extend(wrong);
         return;

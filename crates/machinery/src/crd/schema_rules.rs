@@ -8,7 +8,10 @@ use serde_json::Value;
 use super::defaults;
 use crate::field::{ErrorKind, FieldError, Path};
 use crate::schema::cel::{self, field_path};
-use crate::schema::{Additional, Items, Props, Schema, build, is_known_format, unsupported, validate_structural};
+use crate::schema::{
+    Additional, Items, Props, Rule, Schema, build, embed_object_fields, is_known_format, unsupported,
+    validate_structural,
+};
 
 const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
 const REASONS: [&str; 4] = ["FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired"];
@@ -57,13 +60,12 @@ pub(super) fn validate(validation: &Value, has_status: bool, path: &Path, errors
     if unsupported.is_none() {
         let structural = validate_structural(openapi, &path);
         if structural.is_empty() {
-            match build(props, &path, 0) {
-                Ok(schema) => {
-                    let wrong = defaults::validate(&schema, &path);
-                    compiled = wrong.is_empty().then_some(schema);
-                    found.extend(wrong);
-                }
-                Err(error) => found.push(error),
+            // What makes it fail to compile is reported below.
+            if let Ok(mut schema) = build(props, &path, 0) {
+                embed_object_fields(&mut schema);
+                let wrong = defaults::validate(&schema, &path);
+                compiled = wrong.is_empty().then_some(schema);
+                found.extend(wrong);
             }
         } else {
             found.extend(structural);
@@ -388,12 +390,14 @@ fn compile_rules(props: Props<'_>, path: &Path, at: &At, compiled: &Schema, erro
     for (i, (rule, given)) in compiled.rules.iter().zip(props.list("x-kubernetes-validations")).enumerate() {
         let here = path.child("x-kubernetes-validations").index(i);
         let checked = cel::check(rule, compiled, at.root);
-        if let Some(why) = checked.rule_error {
-            errors.push(FieldError::invalid(here.child("rule"), given.clone(), why));
-        }
-        if let Some(why) = checked.message_error {
-            errors.push(FieldError::invalid(here.child("messageExpression"), given.clone(), why));
-        }
+        let complain = |name: &str, why: String| FieldError {
+            kind: ErrorKind::Invalid,
+            path: here.child(name),
+            value: None,
+            detail: format!("{}: {why}", shown(rule, given)),
+        };
+        errors.extend(checked.rule_error.map(|why| complain("rule", why)));
+        errors.extend(checked.message_error.map(|why| complain("messageExpression", why)));
         if checked.uses_old_self {
             if let Some(around) = &at.uncorrelatable {
                 let why = format!("oldSelf cannot be used on the uncorrelatable portion of the schema within {around}");
@@ -404,6 +408,26 @@ fn compile_rules(props: Props<'_>, path: &Path, at: &At, compiled: &Schema, erro
             errors.push(FieldError::invalid(here.child("optionalOldSelf"), flag.clone(), why));
         }
     }
+}
+
+/// A rule as Kubernetes prints it: the fields of its internal type, in their order.
+fn shown(rule: &Rule, given: &Value) -> String {
+    let text = |value: &Option<String>| go_json(&value.as_deref().unwrap_or_default().into());
+    let optional = |name: &str| go_json(given.get(name).unwrap_or(&Value::Null));
+    format!(
+        "{{\"Rule\":{},\"Message\":{},\"MessageExpression\":{},\"Reason\":{},\"FieldPath\":{},\"OptionalOldSelf\":{}}}",
+        go_json(&rule.rule.as_str().into()),
+        text(&rule.message),
+        text(&rule.message_expression),
+        optional("reason"),
+        text(&rule.field_path),
+        optional("optionalOldSelf"),
+    )
+}
+
+/// JSON as Go writes it: fit for a web page.
+fn go_json(value: &Value) -> String {
+    value.to_string().replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
 }
 
 /// `Warning` headers for a definition that is valid but will not do what it says.

@@ -92,7 +92,7 @@ fn names_and_versions() {
         (Box::new(at("/spec/names/kind", json!(""))), "spec.names.kind: Required value"),
         (
             Box::new(at("/spec/versions/0/storage", json!(false))),
-            "spec.versions: Invalid value: [{\"name\":\"v1\",\"served\":true,\"storage\":false}]: must have exactly one version marked as storage version",
+            "spec.versions: Invalid value: [{\"Name\":\"v1\",\"Served\":true,\"Storage\":false,\"Deprecated\":false,\"DeprecationWarning\":null,\"Schema\":null,\"Subresources\":null,\"AdditionalPrinterColumns\":null,\"SelectableFields\":null}]: must have exactly one version marked as storage version",
         ),
         (
             Box::new(at("/spec/versions/0/subresources/scale/specReplicasPath", json!(".status.x"))),
@@ -322,7 +322,7 @@ fn webhooks_of_conversions_must_be_reachable() {
             format!("{client}.url: Invalid value: \"b\": query parameters are not permitted in the URL"),
         ),
         (
-            json!({"service": {"name": "s", "namespace": "", "port": 1}}),
+            json!({"service": {"name": "", "namespace": "n", "port": 1}}),
             format!("{client}.service.namespace: Required value"),
         ),
         (
@@ -332,8 +332,8 @@ fn webhooks_of_conversions_must_be_reachable() {
             ),
         ),
         (
-            json!({"service": {"name": "s", "namespace": "n", "path": "x"}}),
-            format!("{client}.service.path: Invalid value: \"x\": must start with a '/'"),
+            json!({"service": {"name": "s", "namespace": "n", "path": "/a//b"}}),
+            format!("{client}.service.path: Invalid value: \"/a//b\": segment[1] may not be empty"),
         ),
     ] {
         assert_eq!(with(config, json!(["v1"])), [want]);

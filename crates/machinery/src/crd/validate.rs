@@ -5,10 +5,10 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{conversion, schema_rules};
-use crate::field::{FieldError, Path};
+use crate::field::{ErrorKind, FieldError, Path};
 use crate::names;
 use crate::schema::cel::field_path::{self, Step};
 use crate::schema::{Props, Type, build};
@@ -150,24 +150,42 @@ fn versions(spec: &Value, shared: &Shared<'_>, path: &Path, errors: &mut Vec<Fie
         let selectable = shared.remains(version, "selectableFields");
         selectable_fields(selectable, &version["schema"], &at.child("selectableFields"), errors);
     }
-    let shown = || -> Value {
-        let strip = |version: &Value| {
-            let mut version = version.clone();
-            if let Some(fields) = version.as_object_mut() {
-                fields.retain(|name, _| !shared.moved.contains(name.as_str()));
-            }
-            version
-        };
-        versions.iter().map(strip).collect()
-    };
     let at = path.child("versions");
     if !unique {
-        errors.push(FieldError::invalid(at.clone(), shown(), "must contain unique version names"));
+        errors.push(all_versions(&at, versions, shared, "must contain unique version names"));
     }
     if versions.iter().filter(|version| version["storage"] == true).count() != 1 {
-        let why = "must have exactly one version marked as storage version";
-        errors.push(FieldError::invalid(at, shown(), why));
+        errors.push(all_versions(&at, versions, shared, "must have exactly one version marked as storage version"));
     }
+    // The internal form repeats the name of the first version.
+    let first = versions.first().map_or("", |version| text(version, "name"));
+    let wrong = names::dns1035_label(first);
+    if !first.is_empty() && !wrong.is_empty() {
+        errors.push(FieldError::invalid(path.child("version"), first, wrong.join(",")));
+    }
+}
+
+/// An error about the list of versions, shown as the internal form has it, as far as all versions agree.
+fn all_versions(path: &Path, versions: &[Value], shared: &Shared<'_>, why: &str) -> FieldError {
+    let one = |version: &Value| {
+        let flag = |name: &str| version[name].as_bool().unwrap_or_default();
+        let rest = |name: &str| shared.remains(version, name).to_string();
+        format!(
+            "{{\"Name\":{},\"Served\":{},\"Storage\":{},\"Deprecated\":{},\"DeprecationWarning\":{},\"Schema\":{},\"Subresources\":{},\"AdditionalPrinterColumns\":{},\"SelectableFields\":{}}}",
+            version["name"],
+            flag("served"),
+            flag("storage"),
+            flag("deprecated"),
+            version["deprecationWarning"],
+            rest("schema"),
+            rest("subresources"),
+            rest("additionalPrinterColumns"),
+            rest("selectableFields"),
+        )
+    };
+    let shown: Vec<String> = versions.iter().map(one).collect();
+    let detail = format!("[{}]: {why}", shown.join(","));
+    FieldError { kind: ErrorKind::Invalid, path: path.clone(), value: None, detail }
 }
 
 fn shared_parts(shared: &Shared<'_>, path: &Path, errors: &mut Vec<FieldError>) {
@@ -357,13 +375,15 @@ fn immutable(spec: &Value, old: &Value, path: &Path, errors: &mut Vec<FieldError
 
 /// A version in which objects may still be stored cannot go.
 fn stored_versions(crd: &Value, errors: &mut Vec<FieldError>) {
-    let Some(stored) = crd["status"]["storedVersions"].as_array() else { return };
     let path = Path::new("status.storedVersions");
-    if stored.is_empty() {
-        errors.push(FieldError::invalid(path, json!([]), "must have at least one stored version"));
-        return;
-    }
     let versions = list(&crd["spec"], "versions");
+    let Some(stored) = crd["status"]["storedVersions"].as_array().filter(|stored| !stored.is_empty()) else {
+        // A new definition gets the storage version, if it has one.
+        if !versions.iter().any(|version| version["storage"] == true) {
+            errors.push(FieldError::invalid(path, Value::Null, "must have at least one stored version"));
+        }
+        return;
+    };
     for version in versions.iter().filter(|version| version["storage"] == true && !stored.contains(&version["name"])) {
         let why = format!("must have the storage version {}", text(version, "name"));
         errors.push(FieldError::invalid(path.clone(), stored.clone(), why));

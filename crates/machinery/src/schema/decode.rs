@@ -4,8 +4,6 @@
 //! are refused in the words of Go's decoder, nulls are as if they were not there, and quantities come out
 //! in their canonical form. Unknown fields are [`super::prune`]'s business.
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use super::{Schema, Type};
@@ -45,9 +43,11 @@ impl<'a> Decoder<'a> {
                 self.owner = short_name(schema).unwrap_or(around);
                 for (name, field) in map.iter_mut() {
                     if let Some((name, known)) = schema.properties.get_key_value(name) {
+                        let depth = self.fields.len();
+                        self.fields.extend(inlined(self.owner, name));
                         self.fields.push(name);
                         self.node(field, known)?;
-                        self.fields.pop();
+                        self.fields.truncate(depth);
                     } else if let Some(values) = &schema.additional {
                         self.node(field, values)?;
                     }
@@ -79,7 +79,8 @@ impl<'a> Decoder<'a> {
             Type::String => {
                 let Some(text) = value.as_str() else { return self.mismatch(&shown(value), schema) };
                 match (definition, schema.format.as_deref()) {
-                    ("Time" | "MicroTime", _) => timestamp(text)?,
+                    ("Time", _) => timestamp(text, "2006-01-02T15:04:05Z07:00")?,
+                    ("MicroTime", _) => timestamp(text, "2006-01-02T15:04:05.000000Z07:00")?,
                     (_, Some("byte")) => bytes(text)?,
                     _ => {}
                 }
@@ -96,6 +97,9 @@ impl<'a> Decoder<'a> {
                 let quantity = Quantity::from_json(value).map_err(|e| e.to_string())?;
                 *value = quantity.to_string().into();
             }
+            Type::Any if definition == "JSONSchemaPropsOrBool" && !value.is_boolean() && !value.is_object() => {
+                return Err("boolean or JSON schema expected".to_owned());
+            }
             Type::IntOrString => match value {
                 Value::String(_) => {}
                 Value::Number(n) if n.as_i64().is_some_and(|n| i32::try_from(n).is_ok()) => {}
@@ -110,6 +114,17 @@ impl<'a> Decoder<'a> {
         let field = self.fields.join(".");
         let ty = go_type(schema);
         Err(format!("json: cannot unmarshal {got} into Go struct field {}.{field} of type {ty}", self.owner))
+    }
+}
+
+/// The struct that Go embeds to give a type this field; it is part of the path of errors.
+fn inlined(owner: &str, field: &str) -> Option<&'static str> {
+    match (owner, field) {
+        ("Volume", "name") => None,
+        ("Volume", _) => Some("VolumeSource"),
+        ("Probe", "exec" | "grpc" | "httpGet" | "tcpSocket") => Some("ProbeHandler"),
+        ("EphemeralContainer", field) if field != "targetContainerName" => Some("EphemeralContainerCommon"),
+        _ => None,
     }
 }
 
@@ -156,6 +171,7 @@ fn go_type(schema: &Schema) -> String {
         Type::IntOrString => "int32".to_owned(),
         Type::Array => format!("[]{}", schema.items.as_deref().map_or_else(|| "interface {}".to_owned(), go_type)),
         Type::Object => match &schema.additional {
+            Some(values) if short_name(values) == Some("Quantity") => "v1.ResourceList".to_owned(),
             Some(values) => format!("map[string]{}", go_type(values)),
             None => "map[string]interface {}".to_owned(),
         },
@@ -175,25 +191,57 @@ fn zero(schema: &Schema) -> Value {
     }
 }
 
-fn timestamp(text: &str) -> Result<(), String> {
-    const LAYOUT: &str = "2006-01-02T15:04:05Z07:00";
-    let whole = text.len() >= LAYOUT.len() - 5 && text.as_bytes()[10] == b'T';
-    match text.parse::<jiff::Timestamp>() {
-        Ok(_) if whole => Ok(()),
-        _ => Err(format!("parsing time {text:?} as {LAYOUT:?}: cannot parse {text:?} as \"2006\"")),
+/// A time in one of the two layouts of the API: with as many digits behind the second as one likes, or with six.
+fn timestamp(text: &str, layout: &str) -> Result<(), String> {
+    let wrong =
+        |rest: &str, part: &str| Err(format!("parsing time {text:?} as {layout:?}: cannot parse {rest:?} as {part:?}"));
+    let whole = text.len() >= 20 && text.as_bytes()[10] == b'T' && text.parse::<jiff::Timestamp>().is_ok();
+    if !whole {
+        return wrong(text, "2006");
+    }
+    let micros = |rest: &str| {
+        let digits = rest.bytes().skip(1).take_while(u8::is_ascii_digit).count();
+        rest.starts_with('.') && digits == 6
+    };
+    match text.get(19..) {
+        Some(rest) if layout.contains('.') && !micros(rest) => wrong(rest, ".000000"),
+        _ => Ok(()),
     }
 }
 
+/// Is the text base64? Counts as Go does where it is not; line breaks are skipped.
 fn bytes(text: &str) -> Result<(), String> {
-    use base64::DecodeError::{InvalidByte, InvalidLastSymbol, InvalidLength, InvalidPadding};
-    // Go skips line breaks inside base64.
-    let joined: String = text.chars().filter(|c| !matches!(c, '\r' | '\n')).collect();
-    let at = match STANDARD.decode(&joined) {
-        Ok(_) => return Ok(()),
-        Err(InvalidByte(at, _) | InvalidLastSymbol(at, _)) => at,
-        Err(InvalidLength(_) | InvalidPadding) => joined.len(),
-    };
-    Err(format!("illegal base64 data at input byte {at}"))
+    let illegal = |at: usize| Err(format!("illegal base64 data at input byte {at}"));
+    let symbols: Vec<(usize, u8)> = text.bytes().enumerate().filter(|(_, b)| !matches!(b, b'\r' | b'\n')).collect();
+    let mut at = 0;
+    while at < symbols.len() {
+        let quantum = &symbols[at..symbols.len().min(at + 4)];
+        for (i, (offset, symbol)) in quantum.iter().enumerate() {
+            match symbol {
+                b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'+' | b'/' => {}
+                b'=' if i >= 2 => return padding(&symbols, at + i, i, text.len()).map_or(Ok(()), illegal),
+                _ => return illegal(*offset),
+            }
+        }
+        if quantum.len() < 4 {
+            return illegal(text.len() - quantum.len());
+        }
+        at += 4;
+    }
+    Ok(())
+}
+
+/// What is wrong with the end of a text that starts its padding at `at`, the symbol `i` of its four.
+fn padding(symbols: &[(usize, u8)], at: usize, i: usize, length: usize) -> Option<usize> {
+    let mut end = at + 1;
+    if i == 2 {
+        match symbols.get(end) {
+            None => return Some(length),
+            Some((_, b'=')) => end += 1,
+            Some((offset, _)) => return Some(offset - 1),
+        }
+    }
+    symbols.get(end).map(|(offset, _)| *offset)
 }
 
 #[cfg(test)]
@@ -248,6 +296,14 @@ mod tests {
                 "json: cannot unmarshal array into Go struct field ConfigMap.data of type map[string]string",
             ),
             ("Secret", json!({"data": {"a": "!"}}), "illegal base64 data at input byte 0"),
+            ("Secret", json!({"data": {"a": "YWI"}}), "illegal base64 data at input byte 0"),
+            ("Secret", json!({"data": {"a": "YWI=x"}}), "illegal base64 data at input byte 4"),
+            ("Secret", json!({"data": {"a": "YQ="}}), "illegal base64 data at input byte 3"),
+            (
+                "Pod",
+                json!({"spec": {"volumes": [{"emptyDir": "x"}]}}),
+                "json: cannot unmarshal string into Go struct field Volume.spec.volumes.VolumeSource.emptyDir of type v1.EmptyDirVolumeSource",
+            ),
             (
                 "PersistentVolume",
                 json!({"spec": {"capacity": {"storage": "1Zi"}}}),
@@ -263,6 +319,17 @@ mod tests {
             assert_eq!(decoded(kind, value.clone()).unwrap_err(), want, "{value}");
         }
         assert_eq!(decoding_error("Pod", "v1", "no"), "Pod in version \"v1\" cannot be handled as a Pod: no");
+    }
+
+    #[test]
+    fn moments_of_leases_have_six_digits() {
+        let schema = builtin::schema("coordination.k8s.io", "v1", "Lease").unwrap();
+        let lease = |at: &str| decode(&mut json!({"spec": {"renewTime": at}}), &schema);
+        assert_eq!(lease("2024-01-01T00:00:00.000000Z"), Ok(()));
+        assert_eq!(
+            lease("2024-01-01T00:00:00Z").unwrap_err(),
+            "parsing time \"2024-01-01T00:00:00Z\" as \"2006-01-02T15:04:05.000000Z07:00\": cannot parse \"Z\" as \".000000\""
+        );
     }
 
     #[test]

@@ -7,7 +7,8 @@ use serde_json::{Map, Value};
 
 use super::{ListType, Schema};
 use crate::field::{FieldError, Path};
-use crate::names;
+use crate::meta;
+use crate::names::{self, NameRule};
 
 /// Elements that occur twice in lists where none may.
 pub(super) fn duplicates(value: &Value, schema: &Schema) -> Vec<FieldError> {
@@ -81,25 +82,32 @@ pub(crate) fn correlated<'a>(item: &Value, old: &'a [Value], kind: &ListType) ->
 }
 
 /// What an object inside an object must have: a version, a kind, and a name that could be one.
-pub(super) fn embedded_resources(value: &Value, schema: &Schema, path: &Path, errors: &mut Vec<FieldError>) {
+/// `whole` says that the value itself is one.
+pub(crate) fn embedded_resources(
+    value: &Value,
+    schema: &Schema,
+    whole: bool,
+    path: &Path,
+    errors: &mut Vec<FieldError>,
+) {
     let schema = schema.resolve();
     match value {
         Value::Object(map) => {
-            if schema.embedded_resource {
+            if whole || schema.embedded_resource {
                 embedded_resource(map, path, errors);
             }
             for (name, field) in map {
                 if let Some(known) = schema.properties.get(name) {
-                    embedded_resources(field, known, &path.child(name), errors);
+                    embedded_resources(field, known, false, &path.child(name), errors);
                 } else if let Some(values) = &schema.additional {
-                    embedded_resources(field, values, &path.key(name), errors);
+                    embedded_resources(field, values, false, &path.key(name), errors);
                 }
             }
         }
         Value::Array(list) => {
             let Some(items) = &schema.items else { return };
             for (index, item) in list.iter().enumerate() {
-                embedded_resources(item, items, &path.index(index), errors);
+                embedded_resources(item, items, false, &path.index(index), errors);
             }
         }
         _ => {}
@@ -130,11 +138,21 @@ fn embedded_resource(map: &Map<String, Value>, path: &Path, errors: &mut Vec<Fie
             Some(other) => errors.push(FieldError::invalid(at, other.clone(), "must be a string")),
         }
     }
-    if let Some(name) = map.get("metadata").and_then(|metadata| metadata.get("name")).and_then(Value::as_str) {
-        for why in names::NameRule::PathSegment.check(name, false) {
-            errors.push(FieldError::invalid(path.child("metadata").child("name"), name, why));
+    let Some(metadata) = map.get("metadata").filter(|metadata| metadata.is_object()) else { return };
+    let path = path.child("metadata");
+    let mut check = |field: &str, rule: fn(&str) -> Vec<String>| {
+        let text = metadata[field].as_str().unwrap_or_default();
+        if !text.is_empty() {
+            errors.extend(rule(text).into_iter().map(|why| FieldError::invalid(path.child(field), text, why)));
         }
-    }
+    };
+    check("generateName", |prefix| NameRule::PathSegment.check(prefix, true));
+    check("name", |name| NameRule::PathSegment.check(name, false));
+    check("namespace", names::dns1123_label);
+    errors.extend(meta::labels(&metadata["labels"], &path.child("labels")));
+    errors.extend(meta::annotations(&metadata["annotations"], &path.child("annotations")));
+    errors.extend(meta::owner_references(&metadata["ownerReferences"], &path.child("ownerReferences")));
+    errors.extend(meta::finalizers(&metadata["finalizers"], &path.child("finalizers")));
 }
 
 #[cfg(test)]

@@ -25,11 +25,12 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-pub(crate) use compile::build;
 pub use compile::{MAX_SCHEMA_DEPTH, compile};
+pub(crate) use compile::{build, embed_object_fields};
 pub use decode::{decode, decoding_error};
 pub use defaults::apply_defaults;
 pub use formats::is_known as is_known_format;
+pub(crate) use lists::embedded_resources;
 pub use pattern::Pattern;
 pub(crate) use props::{Additional, Items, Props};
 pub use prune::{prune, unknown_fields};

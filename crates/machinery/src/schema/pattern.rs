@@ -65,34 +65,122 @@ impl fmt::Display for Pattern {
     }
 }
 
-/// Compiles an expression written for Go.
+/// Compiles an expression written for Go. Errors have the words of Go where it has the same complaint.
 pub fn compile(source: &str) -> Result<Regex, String> {
-    let translated = translate(source)?;
+    let complain = |what: &str| format!("error parsing regexp: {what}");
+    let translated = translate(source).map_err(|what| complain(&what))?;
     RegexBuilder::new(&translated).size_limit(MAX_PROGRAM_BYTES).build().map_err(|e| match e {
         regex::Error::Syntax(text) => {
-            let last = text.lines().last().unwrap_or_default();
-            format!("error parsing regexp: {}: `{source}`", last.trim_start_matches("error: "))
+            let last = text.lines().last().unwrap_or_default().trim_start_matches("error: ");
+            complain(&match last {
+                "unclosed group" => format!("missing closing ): `{source}`"),
+                "unopened group" => format!("unexpected ): `{source}`"),
+                "unclosed character class" => format!("missing closing ]: `{}`", from_bracket(source)),
+                _ if last.starts_with("incomplete escape sequence") => {
+                    "trailing backslash at end of expression: ``".to_owned()
+                }
+                _ => {
+                    let what = last.split(',').next().unwrap_or(last);
+                    format!("{what}: `{}`", marked(&text).unwrap_or(source))
+                }
+            })
         }
-        _ => "error parsing regexp: expression is too large".to_owned(),
+        _ => complain("expression is too large"),
     })
 }
 
-/// Rewrites `source` so that Rust's engine reads it the way Go does.
+/// The part of the expression that an error message marks.
+fn marked(message: &str) -> Option<&str> {
+    let mut lines = message.lines().skip(1);
+    let (expression, marks) = (lines.next()?, lines.next()?);
+    let (start, end) = (marks.find('^')?, marks.rfind('^')? + 1);
+    expression.get(start..end)
+}
+
+/// From the last bracket on, which is the one that nothing closes.
+fn from_bracket(source: &str) -> &str {
+    source.rfind('[').map_or(source, |at| &source[at..])
+}
+
+/// Rewrites `source` so that Rust's engine reads it the way Go does; the error is what Go refuses.
 fn translate(source: &str) -> Result<String, String> {
     let mut out = String::with_capacity(source.len() + 8);
     let mut rest = source;
+    // What the operator that was just read repeats with: Go takes only one.
+    let mut repetition: Option<&str> = None;
     while let Some(c) = rest.chars().next() {
+        let before = rest;
         rest = match c {
             '\\' => escape(rest, false, &mut out),
             '[' => class(rest, &mut out),
             '{' => brace(rest, &mut out)?,
+            '(' => group(rest, &mut out)?,
             _ => {
                 out.push(c);
                 &rest[c.len_utf8()..]
             }
         };
+        let repeats = matches!(c, '*' | '+' | '?') || (c == '{' && before.len() - rest.len() > 1);
+        repetition = match repetition {
+            _ if !repeats => None,
+            None if c == '*' || c == '+' || c == '?' => {
+                if out.len() == 1 {
+                    return Err(format!("missing argument to repetition operator: `{c}`"));
+                }
+                rest = lazy(rest, &mut out);
+                Some(before)
+            }
+            None => {
+                rest = lazy(rest, &mut out);
+                Some(before)
+            }
+            Some(first) => {
+                let end = first.len() - rest.len();
+                return Err(format!("invalid nested repetition operator: `{}`", &first[..end]));
+            }
+        };
     }
     Ok(out)
+}
+
+/// A question mark behind a repetition makes it lazy, and repeats nothing.
+fn lazy<'a>(rest: &'a str, out: &mut String) -> &'a str {
+    match rest.strip_prefix('?') {
+        Some(after) => {
+            out.push('?');
+            after
+        }
+        None => rest,
+    }
+}
+
+/// The start of a group: names and the flags `i`, `m`, `s` and `U` are all that Go knows.
+fn group<'a>(rest: &'a str, out: &mut String) -> Result<&'a str, String> {
+    let Some(inner) = rest.strip_prefix("(?") else {
+        out.push('(');
+        return Ok(&rest[1..]);
+    };
+    let named = inner.strip_prefix("P<").or_else(|| inner.strip_prefix('<'));
+    if let Some(name) = named {
+        let word = |name: &str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+        let Some((name, after)) = name.split_once('>').filter(|(name, _)| word(name)) else {
+            return Err(format!("invalid named capture: `{rest}`"));
+        };
+        out.extend(["(?P<", name, ">"]);
+        return Ok(after);
+    }
+    for (at, c) in inner.char_indices() {
+        match c {
+            'i' | 'm' | 's' | 'U' | '-' => {}
+            ':' | ')' => {
+                let end = 2 + at + 1;
+                out.push_str(&rest[..end]);
+                return Ok(&rest[end..]);
+            }
+            _ => return Err(format!("invalid or unsupported Perl syntax: `{}`", &rest[..2 + at + c.len_utf8()])),
+        }
+    }
+    Err(format!("missing argument to repetition operator: `{}`", &rest[1..2]))
 }
 
 /// One escape sequence at the start of `rest`; returns what follows it.
@@ -194,7 +282,7 @@ fn brace<'a>(rest: &'a str, out: &mut String) -> Result<&'a str, String> {
     };
     let too_many = |n: &str| !n.is_empty() && n.parse::<u32>().map_or(true, |n| n > MAX_REPEAT);
     if inner.split(',').any(too_many) {
-        return Err(format!("error parsing regexp: invalid repeat count: `{{{inner}}}`"));
+        return Err(format!("invalid repeat count: `{{{inner}}}`"));
     }
     out.extend(["{", inner, "}"]);
     Ok(after)
@@ -235,10 +323,26 @@ mod tests {
 
     #[test]
     fn bad_expressions_say_why() {
-        for pattern in ["(", "a{1001}", "[a", r"\"] {
+        for (pattern, why) in [
+            ("(", "missing closing ): `(`"),
+            ("a)", "unexpected ): `a)`"),
+            ("a{1001}", "invalid repeat count: `{1001}`"),
+            ("x[a", "missing closing ]: `[a`"),
+            (r"\", "trailing backslash at end of expression: ``"),
+            ("a**", "invalid nested repetition operator: `**`"),
+            ("a*?+", "invalid nested repetition operator: `*?+`"),
+            ("*a", "missing argument to repetition operator: `*`"),
+            ("(?=a)", "invalid or unsupported Perl syntax: `(?=`"),
+            ("(?x)a", "invalid or unsupported Perl syntax: `(?x`"),
+            ("(?<!a)b", "invalid named capture: `(?<!a)b`"),
+            ("[z-a]", "invalid character class range: `z-a`"),
+        ] {
             let re = Pattern::new(pattern);
-            assert!(re.check().is_err(), "{pattern}");
+            assert_eq!(re.check(), Err(format!("error parsing regexp: {why}").as_str()), "{pattern}");
             assert!(!re.is_match("a"), "{pattern}");
+        }
+        for pattern in ["a*?b+?c??", "(?i:a)(?P<n>b)(?<m>c)(?s)d", "a{2}?", "x{a}*", "(?:a*)*"] {
+            assert_eq!(Pattern::new(pattern).check(), Ok(()), "{pattern}");
         }
     }
 

@@ -43,7 +43,10 @@ impl<'a> Props<'a> {
 
     /// The keywords that say something.
     pub(crate) fn keys(self) -> impl Iterator<Item = &'a str> + use<'a> {
-        self.0.iter().filter(|(_, value)| !is_zero(value)).map(|(key, _)| key.as_str())
+        // Defaults and examples say something even if it is nothing.
+        let says =
+            |key: &str, value: &Value| !is_zero(value) || (matches!(key, "default" | "example") && !value.is_null());
+        self.0.iter().filter(move |(key, value)| says(key, value)).map(|(key, _)| key.as_str())
     }
 
     pub(crate) fn get(self, name: &str) -> Option<&'a Value> {

@@ -9,7 +9,7 @@ use crate::field::{ErrorKind, FieldError, Path};
 /// Checks a new object.
 pub fn validate(value: &Value, schema: &Schema) -> Vec<FieldError> {
     let mut errors = validate_value(value, schema, &Path::root());
-    lists::embedded_resources(value, schema, &Path::root(), &mut errors);
+    lists::embedded_resources(value, schema, false, &Path::root(), &mut errors);
     errors.extend(lists::duplicates(value, schema));
     errors
 }
@@ -17,7 +17,7 @@ pub fn validate(value: &Value, schema: &Schema) -> Vec<FieldError> {
 /// Checks what an update made of `old`.
 pub fn validate_update(new: &Value, old: &Value, schema: &Schema) -> Vec<FieldError> {
     let mut errors = Run::default().node(new, schema, Some(Old { value: old, schema })).errors;
-    lists::embedded_resources(new, schema, &Path::root(), &mut errors);
+    lists::embedded_resources(new, schema, false, &Path::root(), &mut errors);
     if lists::duplicates(old, schema).is_empty() {
         errors.extend(lists::duplicates(new, schema));
     }
@@ -278,22 +278,13 @@ impl Run {
     fn number(&self, value: &Value, schema: &Schema, outcome: &mut Outcome) {
         let limits = &schema.limits;
         let number = value.as_f64().unwrap_or_default();
-        if let Some(error) = self.range_error("Checked", value, schema) {
-            outcome.add(error);
-        }
-        for (what, limit) in [
-            ("MultipleOf", limits.multiple_of),
-            ("Minimum boundary", limits.minimum),
-            ("Maximum boundary", limits.maximum),
-        ] {
-            if let Some(error) = limit.and_then(|limit| self.range_error(what, &Value::from(limit), schema)) {
-                outcome.add(error);
-            }
-        }
-        if let Some(factor) = limits.multiple_of.filter(|factor| !is_multiple(number, *factor)) {
+        // A whole number is only ever a multiple of whole numbers.
+        let factor = limits.multiple_of.map(|factor| if value.is_i64() { factor.trunc() } else { factor });
+        if let Some(factor) = factor.filter(|factor| !is_multiple(number, *factor)) {
             outcome.add(if factor <= 0.0 {
                 let detail = format!("factor MultipleOf declared for {} must be positive: {factor}", self.name);
-                FieldError::invalid(self.path(), factor, detail)
+                let shown = if factor.fract() == 0.0 { Value::from(factor as i64) } else { Value::from(factor) };
+                FieldError::invalid(self.path(), shown, detail)
             } else {
                 self.invalid(value.clone(), &format!("should be a multiple of {factor}"))
             });
@@ -318,21 +309,6 @@ impl Run {
             }
         }
         outcome.matches += 2;
-    }
-
-    /// Does the number fit the type and format, as a number of that width?
-    fn range_error(&self, what: &str, value: &Value, schema: &Schema) -> Option<FieldError> {
-        let format = checked_format(schema);
-        let whole = is_integer(value).then(|| value.as_i64().or_else(|| exact_i64(value.as_f64()?))).flatten();
-        let fits = match (schema.ty, format) {
-            (Type::Integer, Some("int32")) => whole.is_some_and(|n| i32::try_from(n).is_ok()),
-            (Type::Integer, _) => whole.is_some(),
-            (Type::Number, Some("float")) => value.as_f64().is_none_or(|n| n.abs() <= f64::from(f32::MAX)),
-            _ => true,
-        };
-        let kind = format.map_or_else(|| "(default format)".to_owned(), |format| format!("with format {format}"));
-        let text = format!("{what} value must be of type {} {kind} in {}", type_name(schema.ty), self.name);
-        (!fits).then(|| FieldError::invalid(self.prefix.clone(), "", text))
     }
 
     fn list(&mut self, list: &[Value], schema: &Schema, old: Option<Old<'_>>, outcome: &mut Outcome) {
@@ -446,11 +422,6 @@ fn checked_format(schema: &Schema) -> Option<&str> {
 
 fn is_integer(value: &Value) -> bool {
     value.is_i64() || value.is_u64() || value.as_f64().is_some_and(|n| n.is_finite() && n.fract() == 0.0)
-}
-
-fn exact_i64(number: f64) -> Option<i64> {
-    let fits = number.fract() == 0.0 && number >= -(2_f64.powi(63)) && number < 2_f64.powi(63);
-    fits.then_some(number as i64)
 }
 
 fn is_multiple(number: f64, factor: f64) -> bool {

@@ -13,8 +13,9 @@ use super::escape::unescape;
 use super::eval::is_operator;
 use super::functions::{self, Gives, Kind};
 use super::program::qualified_name;
+use super::time;
 use super::value::View;
-use crate::schema::{Schema, Type};
+use crate::schema::{Schema, Type, pattern};
 
 /// Complaints about one expression; the first few say enough.
 const MAX_ERRORS: usize = 10;
@@ -102,9 +103,18 @@ impl<'a> Ty<'a> {
     /// Whether values of the two can be equal at all.
     fn comparable(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Null, _) | (_, Self::Null) => true,
+            (Self::Null, other) | (other, Self::Null) => other.may_be_null(),
             (Self::List(a), Self::List(b)) | (Self::Optional(a), Self::Optional(b)) => a.comparable(b),
             (a, b) => a.is_any() || b.is_any() || a.kind() == b.kind(),
+        }
+    }
+
+    /// Whether null can stand in for a value: for objects and what is like one, not for scalars and lists.
+    fn may_be_null(&self) -> bool {
+        use Kind::{Bool, Bytes, Double, Int, List, Map, Text, Type, UInt};
+        match self {
+            Self::Null | Self::Object(..) => true,
+            other => !matches!(other.kind(), Bool | Int | UInt | Double | Text | Bytes | List | Map | Type),
         }
     }
 
@@ -135,8 +145,8 @@ impl fmt::Display for Ty<'_> {
                 Kind::List => "list(dyn)",
                 Kind::Map => "map(string, dyn)",
                 Kind::Optional => "optional_type(dyn)",
-                Kind::Duration => "google.protobuf.Duration",
-                Kind::Timestamp => "google.protobuf.Timestamp",
+                Kind::Duration => "duration",
+                Kind::Timestamp => "timestamp",
                 Kind::Type => "type",
                 Kind::Quantity => "kubernetes.Quantity",
                 Kind::Url => "kubernetes.URL",
@@ -201,21 +211,25 @@ impl<'a> Checker<'a> {
                     if list.optional_indices.contains(&index) {
                         ty = ty.inside();
                     }
-                    element = Some(match element {
-                        None => ty,
-                        Some(known) => Ty::join(known, ty),
-                    });
+                    element = Some(self.alike(item, element, ty));
                 }
                 Ty::List(Box::new(element.unwrap_or(ANY)))
             }
             Expr::Map(map) => {
+                let (mut keys, mut values) = (None, None);
                 for entry in &map.entries {
-                    if let EntryExpr::MapEntry(entry) = &entry.expr {
-                        self.expr(&entry.key);
-                        self.expr(&entry.value);
+                    let EntryExpr::MapEntry(entry) = &entry.expr else { continue };
+                    let (key, mut value) = (self.expr(&entry.key), self.expr(&entry.value));
+                    if entry.optional {
+                        value = value.inside();
                     }
+                    keys = Some(self.alike(&entry.key, keys, key));
+                    values = Some(self.alike(&entry.value, values, value));
                 }
-                Ty::Known(Kind::Map)
+                match (keys, values) {
+                    (Some(Ty::Known(Kind::Text)), Some(values)) => Ty::Map(Box::new(values)),
+                    _ => Ty::Known(Kind::Map),
+                }
             }
             Expr::Comprehension(loop_) => self.comprehension(node, loop_),
             Expr::Struct(value) => {
@@ -223,6 +237,18 @@ impl<'a> Checker<'a> {
                 self.error(node, what)
             }
             Expr::Unspecified => self.error(node, "unspecified expression".to_owned()),
+        }
+    }
+
+    /// Elements of a list or a map are of one type.
+    fn alike(&mut self, at: &IdedExpr, known: Option<Ty<'a>>, ty: Ty<'a>) -> Ty<'a> {
+        match known {
+            Some(known) if !known.comparable(&ty) => {
+                self.error(at, format!("expected type '{known}' but found '{ty}'"));
+                known
+            }
+            Some(known) => known.join(ty),
+            None => ty,
         }
     }
 
@@ -286,13 +312,49 @@ impl<'a> Checker<'a> {
                 ty => Ty::Optional(Box::new(ty)),
             };
         }
-        let args: Vec<Ty<'a>> = target.into_iter().chain(&call.args).map(|arg| self.expr(arg)).collect();
+        let args: Vec<Ty<'a>> = if call.func_name == "format" {
+            target.into_iter().chain(&call.args).map(|arg| self.format_argument(arg)).collect()
+        } else {
+            target.into_iter().chain(&call.args).map(|arg| self.expr(arg)).collect()
+        };
+        if matches!(call.func_name.as_str(), operators::LOGICAL_AND | operators::LOGICAL_OR) {
+            for (arg, ty) in call.args.iter().zip(&args).filter(|(_, ty)| !ty.is(Kind::Bool)) {
+                self.error(arg, format!("expected type 'bool' but found '{ty}'"));
+            }
+            return Ty::Known(Kind::Bool);
+        }
+        self.literals(call);
         if !is_operator(&call.func_name) {
             return self.function(node, &call.func_name, target.is_some(), &args);
         }
         match operator(&call.func_name, &args) {
             Some(ty) => ty,
             None => self.no_overload(node, &call.func_name, false, &args),
+        }
+    }
+
+    /// The list that is put into a text may hold anything.
+    fn format_argument(&mut self, arg: &'a IdedExpr) -> Ty<'a> {
+        let Expr::List(list) = &arg.expr else { return self.expr(arg) };
+        for element in &list.elements {
+            self.expr(element);
+        }
+        Ty::List(Box::new(ANY))
+    }
+
+    /// Texts that functions read something else from must say that.
+    fn literals(&mut self, call: &'a CallExpr) {
+        let Some(last) = call.args.last() else { return };
+        let Expr::Literal(LiteralValue::String(text)) = &last.expr else { return };
+        let text = text.inner();
+        let good = match (call.func_name.as_str(), call.target.is_some(), call.args.len()) {
+            ("matches", true, 1) | ("matches", false, 2) => pattern::compile(text).is_ok(),
+            ("duration", false, 1) => time::parse_duration(text).is_some(),
+            ("timestamp", false, 1) => text.parse::<jiff::Timestamp>().is_ok(),
+            _ => true,
+        };
+        if !good {
+            self.error(last, format!("invalid {} argument", call.func_name));
         }
     }
 
@@ -316,7 +378,8 @@ impl<'a> Checker<'a> {
             })
         };
         let mut found = functions::named(name, member, args.len()).filter(fits);
-        let Some(function) = found.next() else { return self.no_overload(node, name, member, args) };
+        let function = found.next().filter(|_| elements_fit(name, args));
+        let Some(function) = function else { return self.no_overload(node, name, member, args) };
         // Several ways to call it with what is known: the result is only known if they agree.
         let gives = function.gives;
         if args.iter().any(Ty::is_any) && found.any(|other| other.gives != gives) {
@@ -371,6 +434,20 @@ impl<'a> Checker<'a> {
     }
 }
 
+/// Whether the elements of lists are what a function of lists can work with.
+fn elements_fit(name: &str, args: &[Ty<'_>]) -> bool {
+    use Kind::{Any, Bool, Bytes, Double, Duration, Int, Text, Timestamp, UInt};
+    let of = |fits: &[Kind]| args.first().is_none_or(|list| fits.contains(&list.inside().kind()));
+    match (name, args) {
+        ("isSorted" | "min" | "max" | "sort", [_]) => {
+            of(&[Any, Int, UInt, Double, Bool, Duration, Timestamp, Text, Bytes])
+        }
+        ("sum", [_]) => of(&[Any, Int, UInt, Double, Duration]),
+        ("sets.contains" | "sets.equivalent" | "sets.intersects", [a, b]) => a.comparable(b),
+        _ => true,
+    }
+}
+
 fn literal<'a>(value: &LiteralValue) -> Ty<'a> {
     Ty::Known(match value {
         LiteralValue::Boolean(_) => Kind::Bool,
@@ -388,13 +465,12 @@ fn operator<'a>(name: &str, args: &[Ty<'a>]) -> Option<Ty<'a>> {
     let bool_ = || Some(Ty::Known(Kind::Bool));
     let number = |ty: &Ty<'_>| ty.is(Kind::Int) || ty.is(Kind::UInt) || ty.is(Kind::Double);
     match (name, args) {
-        (operators::LOGICAL_AND | operators::LOGICAL_OR, [a, b]) => {
-            (a.is(Kind::Bool) && b.is(Kind::Bool)).then(bool_).flatten()
-        }
         (operators::LOGICAL_NOT, [a]) => a.is(Kind::Bool).then(bool_).flatten(),
         (operators::NOT_STRICTLY_FALSE, [_]) => bool_(),
         (operators::NEGATE, [a]) => (a.is(Kind::Int) || a.is(Kind::Double) || a.is(Kind::Duration)).then(|| a.clone()),
-        (operators::CONDITIONAL, [condition, a, b]) => condition.is(Kind::Bool).then(|| a.clone().join(b.clone())),
+        (operators::CONDITIONAL, [condition, a, b]) => {
+            (condition.is(Kind::Bool) && a.comparable(b)).then(|| a.clone().join(b.clone()))
+        }
         (operators::EQUALS | operators::NOT_EQUALS, [a, b]) => a.comparable(b).then(bool_).flatten(),
         (operators::LESS | operators::LESS_EQUALS | operators::GREATER | operators::GREATER_EQUALS, [a, b]) => {
             let ordered = |kind: Kind| a.is(kind) && b.is(kind);
@@ -432,7 +508,7 @@ fn arithmetic<'a>(a: &Ty<'a>, b: &Ty<'a>, numbers: bool) -> Option<Ty<'a>> {
 fn added<'a>(a: &Ty<'a>, b: &Ty<'a>) -> Option<Ty<'a>> {
     match (a.kind(), b.kind()) {
         (Kind::Any, _) | (_, Kind::Any) => Some(ANY),
-        (Kind::List, Kind::List) => Some(a.clone().join(b.clone())),
+        (Kind::List, Kind::List) => a.comparable(b).then(|| a.clone().join(b.clone())),
         (Kind::Timestamp, Kind::Duration) | (Kind::Duration, Kind::Timestamp) => Some(Ty::Known(Kind::Timestamp)),
         (Kind::Int | Kind::UInt | Kind::Double | Kind::Text | Kind::Bytes | Kind::Duration, same) => {
             (a.kind() == same).then(|| a.clone())

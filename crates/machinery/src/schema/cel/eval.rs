@@ -289,9 +289,9 @@ impl<'a, 'm> Eval<'a, 'm> {
                     added.push(self.run(element)?);
                 }
                 match self.take(accumulator)? {
-                    Val::List(List::Own(mut items)) => {
+                    Val::List(List::Own(mut items, kind)) => {
                         Rc::make_mut(&mut items).extend(added);
-                        Ok(Val::List(List::Own(items)))
+                        Ok(Val::List(List::Own(items, kind)))
                     }
                     other => ops::apply(operators::ADD, &[other, Val::list(added)], self.meter),
                 }

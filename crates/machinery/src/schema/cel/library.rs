@@ -55,8 +55,13 @@ pub(super) const FUNCTIONS: &[Row] = &[
         Ok(Val::Quantity(Rc::new(quantity(&v[0])? - &units(&v[1])?)))
     }),
     ("url", false, &[Kind::Text], URL, |v, _| {
-        let why = || Fault::new("URL parse error during conversion from string: invalid URI for request");
-        Url::parse(text(&v[0])?).map(|url| Val::Url(Rc::new(url))).ok_or_else(why)
+        let given = text(&v[0])?;
+        let why = || {
+            Fault::new(format!(
+                "URL parse error during conversion from string: parse {given:?}: invalid URI for request"
+            ))
+        };
+        Url::parse(given).map(|url| Val::Url(Rc::new(url))).ok_or_else(why)
     }),
     ("isURL", false, &[Kind::Text], BOOL, |v, _| Ok(Val::Bool(Url::parse(text(&v[0])?).is_some()))),
     ("getScheme", true, &[Kind::Url], TEXT, |v, _| Ok(Val::text(url(&v[0])?.scheme.clone()))),
@@ -282,7 +287,9 @@ fn unescape_query(text: &str) -> String {
 
 fn parse_ip(text: &str) -> Outcome<IpAddr> {
     let address: IpAddr = text.parse().map_err(|_| {
-        Fault::new(format!("IP Address {text:?} parse error during conversion from string: unable to parse IP"))
+        Fault::new(format!(
+            "IP Address {text:?} parse error during conversion from string: ParseAddr({text:?}): unable to parse IP"
+        ))
     })?;
     match address {
         IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some() => {

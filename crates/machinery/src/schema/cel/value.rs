@@ -6,6 +6,7 @@
 use core::net::IpAddr;
 use std::borrow::Cow;
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::{Arc, LazyLock};
 
@@ -80,7 +81,8 @@ pub(super) enum Val<'a> {
 pub(super) enum List<'a> {
     /// A list of the object, with the schema of the list.
     Json(&'a [Value], &'a Schema),
-    Own(Rc<Vec<Val<'a>>>),
+    /// A list that was made, with how its elements are told apart: the union of a set is a set.
+    Own(Rc<Vec<Val<'a>>>, &'a ListType),
 }
 
 #[derive(Clone, Debug)]
@@ -128,7 +130,7 @@ impl<'a> Val<'a> {
     }
 
     pub(super) fn list(items: Vec<Val<'a>>) -> Self {
-        Self::List(List::Own(Rc::new(items)))
+        Self::List(List::Own(Rc::new(items), &ListType::Atomic))
     }
 
     pub(super) fn some(value: Val<'a>) -> Self {
@@ -244,13 +246,27 @@ impl<'a> Val<'a> {
         }
     }
 
+    /// What tells this element from the others of its list.
+    fn identity(&self, kind: &ListType) -> String {
+        match (self, kind) {
+            (Self::Map(map), ListType::Map(keys)) => {
+                let field = |key: &String| map.field(key).and_then(Result::ok).unwrap_or(Self::Null);
+                keys.iter().map(|key| field(key).identity(&ListType::Set)).collect()
+            }
+            (Self::Text(text), _) => format!("{text:?}"),
+            (Self::Int(n), _) => format!("{} ", *n as f64),
+            (Self::Double(n), _) => format!("{n} "),
+            (other, _) => format!("{other:?}"),
+        }
+    }
+
     /// How much work it is to look at all of this, for the meter.
     pub(super) fn weight(&self) -> u64 {
         match self {
             Self::Text(text) => 1 + text.len() as u64 / 10,
             Self::Bytes(bytes) => 1 + bytes.len() as u64 / 10,
             Self::List(List::Json(items, _)) => 1 + items.iter().map(json_weight).sum::<u64>(),
-            Self::List(List::Own(items)) => 1 + items.iter().map(Val::weight).sum::<u64>(),
+            Self::List(List::Own(items, _)) => 1 + items.iter().map(Val::weight).sum::<u64>(),
             Self::Map(Map::Json(map, ..)) => 1 + map.values().map(json_weight).sum::<u64>(),
             Self::Map(Map::Own(entries)) => 1 + entries.iter().map(|(_, value)| value.weight()).sum::<u64>(),
             Self::Opaque(json) => json_weight(json),
@@ -344,7 +360,7 @@ impl<'a> List<'a> {
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Json(items, _) => items.len(),
-            Self::Own(items) => items.len(),
+            Self::Own(items, _) => items.len(),
         }
     }
 
@@ -357,7 +373,7 @@ impl<'a> List<'a> {
                     None => Ok(Val::Opaque(item)),
                 })
             }
-            Self::Own(items) => items.get(index).cloned().map(Ok),
+            Self::Own(items, _) => items.get(index).cloned().map(Ok),
         }
     }
 
@@ -369,7 +385,7 @@ impl<'a> List<'a> {
     pub(super) fn kind(&self) -> &'a ListType {
         match self {
             Self::Json(_, schema) => &schema.list,
-            Self::Own(_) => &ListType::Atomic,
+            Self::Own(_, kind) => kind,
         }
     }
 
@@ -380,7 +396,10 @@ impl<'a> List<'a> {
         let (Ok(mine), Ok(theirs)) = (self.items(), other.items()) else { return false };
         match self.kind() {
             ListType::Atomic => mine.iter().zip(&theirs).all(|(a, b)| a.equals(b)),
-            _ => mine.iter().all(|a| theirs.iter().any(|b| a.equals(b))),
+            kind => {
+                let theirs: BTreeMap<String, &Val<'a>> = theirs.iter().map(|b| (b.identity(kind), b)).collect();
+                mine.iter().all(|a| theirs.get(&a.identity(kind)).is_some_and(|b| a.equals(b)))
+            }
         }
     }
 }
@@ -408,7 +427,9 @@ impl<'a> Map<'a> {
             return self.get(&Val::text(name.to_owned()));
         }
         let name = unescape(name)?;
-        let (value, field) = (map.get(name.as_ref())?, field_of(schema, *view, &name)?);
+        // A field that is null is one that is not there.
+        let value = map.get(name.as_ref()).filter(|value| !value.is_null())?;
+        let field = field_of(schema, *view, &name)?;
         Some(Val::from_json(value, field, view.of_field(&name, field)))
     }
 

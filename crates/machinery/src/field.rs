@@ -122,9 +122,9 @@ impl FieldError {
         Self { kind: ErrorKind::Duplicate, path, value: Some(value.into()), detail: String::new() }
     }
 
+    /// `allowed` is printed as it comes: Kubernetes sorts some of these lists and others not.
     pub fn not_supported(path: Path, value: impl Into<Value>, allowed: &[&str]) -> Self {
-        let mut names: Vec<String> = allowed.iter().map(|a| format!("{a:?}")).collect();
-        names.sort();
+        let names: Vec<String> = allowed.iter().map(|a| format!("{a:?}")).collect();
         let detail = if names.is_empty() { String::new() } else { format!("supported values: {}", names.join(", ")) };
         Self { kind: ErrorKind::NotSupported, path, value: Some(value.into()), detail }
     }
@@ -189,7 +189,7 @@ mod tests {
         let e = FieldError::invalid(Path::new("spec.size"), -1, "must be positive");
         assert_eq!(e.to_string(), "spec.size: Invalid value: -1: must be positive");
         let e = FieldError::not_supported(Path::new("a"), "x", &["q", "b"]);
-        assert_eq!(e.to_string(), "a: Unsupported value: \"x\": supported values: \"b\", \"q\"");
+        assert_eq!(e.to_string(), "a: Unsupported value: \"x\": supported values: \"q\", \"b\"");
         assert_eq!(FieldError::required(Path::new("a"), "").to_string(), "a: Required value");
     }
 }

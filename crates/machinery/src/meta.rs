@@ -87,6 +87,7 @@ fn validate_update(metadata: &Value, old: &Value, path: &Path) -> Vec<FieldError
     errors.extend(labels(&metadata["labels"], &path.child("labels")));
     errors.extend(annotations(&metadata["annotations"], &path.child("annotations")));
     errors.extend(owner_references(&metadata["ownerReferences"], &path.child("ownerReferences")));
+    errors.extend(finalizers(&metadata["finalizers"], &path.child("finalizers")));
     errors.extend(managed_fields(&metadata["managedFields"], &path.child("managedFields")));
     errors
 }

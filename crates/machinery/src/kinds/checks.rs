@@ -3,7 +3,9 @@
 
 use core::net::IpAddr;
 use std::collections::BTreeSet;
+use std::sync::LazyLock;
 
+use regex::Regex;
 use serde_json::Value;
 
 use super::edit::{integer, items, present, same_at, text};
@@ -176,6 +178,24 @@ pub(super) fn driver_name(problems: &mut Problems, path: &Path, name: &str) {
         problems.too_long(path, MAX_BYTES);
     }
     problems.messages(path, name, names::dns1123_subdomain(&name.to_lowercase()));
+}
+
+/// An iSCSI qualified name, or one of the two older forms.
+pub(super) fn is_iscsi_name(name: &str) -> bool {
+    static FORMS: LazyLock<[Regex; 3]> = LazyLock::new(|| {
+        [r"iqn\.\d{4}-\d{2}\.([[:alnum:]-.]+)(:[^,;*&$|\s]+)$", "^eui.[[:alnum:]]{16}$", "^naa.[[:alnum:]]{32}$"]
+            .map(|form| Regex::new(form).expect("the forms of iSCSI names must be expressions"))
+    });
+    let form = ["iqn", "eui", "naa"].iter().position(|prefix| name.starts_with(prefix));
+    form.is_some_and(|form| FORMS[form].is_match(name))
+}
+
+/// The number of a SCSI unit.
+pub(super) fn lun(problems: &mut Problems, path: &Path, source: &Value) {
+    let lun = integer(source, "/lun").unwrap_or_default();
+    if !(0..=255).contains(&lun) {
+        problems.invalid(&path.child("lun"), lun, range(0, 255));
+    }
 }
 
 /// The reference of a persistent volume to a secret, namespace included.

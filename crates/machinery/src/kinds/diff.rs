@@ -16,7 +16,7 @@ pub(super) fn unified(old: &Value, new: &Value) -> String {
         return String::new();
     }
     let script = script(&old, &new);
-    let mut out = String::from("--- \n+++ \n");
+    let mut out = String::new();
     for hunk in hunks(&script) {
         out.push_str(&header(&script, &hunk));
         for (mark, line) in &script[hunk] {
@@ -101,8 +101,6 @@ mod tests {
         let mut new = old.clone();
         new["d"] = 9.into();
         let expected = [
-            "--- ",
-            "+++ ",
             "@@ -2,7 +2,7 @@",
             "  \"a\": 1,",
             "  \"b\": 2,",

@@ -25,7 +25,15 @@ pub(super) const STRATEGY: Strategy = Strategy {
     ..Strategy::PLAIN
 };
 
+/// The single network and the list of networks are kept in step; the single one wins.
 fn default(node: &mut Value) {
+    let network = text(node, "/spec/podCIDR").to_owned();
+    let first = text(node, "/spec/podCIDRs/0").to_owned();
+    if !network.is_empty() && network != first {
+        set_in(node, "spec", "podCIDRs", json!([network]));
+    } else if network.is_empty() && !first.is_empty() {
+        set_in(node, "spec", "podCIDR", first.into());
+    }
     if let Some(capacity) = present(node, "/status/capacity").cloned()
         && let Some(status) = child(node, "status")
     {

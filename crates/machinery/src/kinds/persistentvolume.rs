@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 
 use super::checks::{self, IMMUTABLE, NOT_POSITIVE, Problems};
 use super::edit::{
-    add_finalizer, child, entries, fill, fill_zero, items, keep, present, rfc3339, same, same_at, set, set_in, text,
+    add_finalizer, child, entries, fill, fill_zero, flag, items, keep, present, rfc3339, same, same_at, set, set_in,
+    text,
 };
 use super::pod::{default_source, shared_source};
 use super::{Strategy, diff};
@@ -149,7 +150,7 @@ fn capacity(problems: &mut Problems, path: &Path, spec: &Value) {
         problems.required(path, "");
     }
     if amounts.len() != 1 || amounts[0].0 != "storage" {
-        problems.not_supported(path, spec.get("capacity").cloned().unwrap_or_default(), &["storage"]);
+        problems.not_supported(path, spec.get("capacity").cloned().unwrap_or_else(|| json!({})), &["storage"]);
     }
     for (resource, amount) in amounts {
         let amount = checks::quantity(amount);
@@ -190,12 +191,33 @@ fn source(problems: &mut Problems, path: &Path, spec: &Value) {
                 }
             }
         },
+        "iscsi" => iscsi(problems, &at, source),
         _ => shared_source(problems, path, kind, source),
     }
     let root = text(spec, "/hostPath/path");
     if !root.is_empty() && root.chars().all(|c| c == '/') && text(spec, "/persistentVolumeReclaimPolicy") == "Recycle" {
         let detail = "may not be 'recycle' for a hostPath mount of '/'";
         problems.forbidden(&path.child("persistentVolumeReclaimPolicy"), detail);
+    }
+}
+
+fn iscsi(problems: &mut Problems, path: &Path, source: &Value) {
+    problems.present(source, "targetPortal", path);
+    match text(source, "/iqn") {
+        "" => problems.required(&path.child("iqn"), ""),
+        iqn if !checks::is_iscsi_name(iqn) => problems.invalid(&path.child("iqn"), iqn, "must be valid format"),
+        _ => {}
+    }
+    checks::lun(problems, path, source);
+    let chap = flag(source, "/chapAuthDiscovery") || flag(source, "/chapAuthSession");
+    match present(source, "/secretRef") {
+        None if chap => problems.required(&path.child("secretRef"), ""),
+        Some(secret) => problems.present(secret, "name", &path.child("secretRef")),
+        None => {}
+    }
+    let initiator = present(source, "/initiatorName").and_then(Value::as_str);
+    if let Some(name) = initiator.filter(|name| !checks::is_iscsi_name(name)) {
+        problems.invalid(&path.child("initiatorname"), name, "must be valid format");
     }
 }
 

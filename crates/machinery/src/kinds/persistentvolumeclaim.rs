@@ -141,7 +141,8 @@ fn sources(problems: &mut Problems, path: &Path, spec: &Value) {
         }
     }
     let (Some(old_way), Some(new_way)) = (old_way, new_way) else { return };
-    let value = path.child("dataSource").to_string();
+    // The server reports a path where a value belongs, and paths have no JSON.
+    let value = json!({});
     if !text(new_way, "/namespace").is_empty() {
         problems.invalid(path, value, "may not be specified when dataSourceRef.namespace is specified");
     } else if !["/apiGroup", "/kind", "/name"].iter().all(|field| same_at(old_way, new_way, field)) {

@@ -1,12 +1,13 @@
 //! The `rbac.authorization.k8s.io` group.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::Strategy;
 use super::checks::{self, Problems};
 use super::edit::{child, fill_zero, items, items_mut, present, same_at, text};
 use crate::field::{FieldError, Path};
 use crate::names::{self, NameRule};
+use crate::selector::LabelSelector;
 
 pub(super) const GROUP: &str = "rbac.authorization.k8s.io";
 
@@ -63,7 +64,11 @@ fn validate_role(role: &Value, namespaced: bool) -> Vec<FieldError> {
             problems.required(&path, "at least one clusterRoleSelector required if aggregationRule is non-nil");
         }
         for (index, selector) in selectors.iter().enumerate() {
-            checks::label_selector(&mut problems, &path.index(index), selector);
+            let path = path.index(index);
+            checks::label_selector(&mut problems, &path, selector);
+            if LabelSelector::from_object(selector).is_err() {
+                problems.invalid(&path, Value::Null, "invalid label selector.");
+            }
         }
     }
     problems.0
@@ -144,7 +149,9 @@ fn validate_subject(problems: &mut Problems, path: &Path, subject: &Value, names
 fn validate_binding_update(new: &Value, old: &Value, namespaced: bool) -> Vec<FieldError> {
     let mut problems = Problems(validate_binding(new, namespaced));
     if !same_at(new, old, "/roleRef") {
-        let role = new.get("roleRef").cloned().unwrap_or_default();
+        let part = |field: &str| text(new, &format!("/roleRef/{field}")).to_owned();
+        // The error shows the server's own type, whose fields have other names.
+        let role = json!({"APIGroup": part("apiGroup"), "Kind": part("kind"), "Name": part("name")});
         problems.invalid(&Path::new("roleRef"), role, "cannot change roleRef");
     }
     problems.0
@@ -152,8 +159,6 @@ fn validate_binding_update(new: &Value, old: &Value, namespaced: bool) -> Vec<Fi
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
     use crate::kinds::checks::texts;
 

@@ -70,10 +70,32 @@ fn json_file(problems: &mut Problems, path: &Path, value: Option<&str>) {
         problems.required(path, "");
         return;
     };
-    let parsed = serde_json::from_slice::<serde_json::Map<String, Value>>(&STANDARD.decode(value).unwrap_or_default());
-    if let Err(error) = parsed {
-        problems.invalid(path, "<secret contents redacted>", error.to_string());
+    if let Some(problem) = json_problem(&STANDARD.decode(value).unwrap_or_default()) {
+        problems.invalid(path, "<secret contents redacted>", problem);
     }
+}
+
+/// Why these bytes are no JSON object, in the words of Go's decoder.
+fn json_problem(bytes: &[u8]) -> Option<String> {
+    let kind = match serde_json::from_slice::<Value>(bytes) {
+        Ok(Value::Object(_) | Value::Null) => return None,
+        Ok(Value::Array(_)) => "array",
+        Ok(Value::String(_)) => "string",
+        Ok(Value::Number(_)) => "number",
+        Ok(Value::Bool(_)) => "bool",
+        Err(error) if error.is_eof() => return Some("unexpected end of JSON input".to_owned()),
+        Err(error) => {
+            let at = error.column().saturating_sub(1).min(bytes.len().saturating_sub(1));
+            let shown = match bytes[at] {
+                b if b.is_ascii_graphic() || b == b' ' => format!("'{}'", char::from(b)),
+                b => format!("'\\x{b:02x}'"),
+            };
+            let start = bytes.iter().position(|b| !b.is_ascii_whitespace()).unwrap_or(0);
+            let place = if at <= start { "looking for beginning of value" } else { "after top-level value" };
+            return Some(format!("invalid character {shown} {place}"));
+        }
+    };
+    Some(format!("json: cannot unmarshal {kind} into Go value of type map[string]interface {{}}"))
 }
 
 fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {

@@ -95,9 +95,11 @@ fn validate_class(class: &Value) -> Vec<FieldError> {
     let mut problems = Problems::new();
     let provisioner = text(class, "/provisioner");
     let path = Path::new("provisioner");
-    match provisioner {
-        "" => problems.required(&path, ""),
-        _ => problems.messages(&path, provisioner, names::qualified_name(&provisioner.to_lowercase())),
+    if provisioner.is_empty() {
+        problems.required(&path, "");
+    } else {
+        let lower = provisioner.to_lowercase();
+        problems.messages(&path, &lower, names::qualified_name(&lower));
     }
     let path = Path::new("parameters");
     let parameters: Vec<_> = entries(class, "/parameters").collect();
@@ -111,13 +113,16 @@ fn validate_class(class: &Value) -> Vec<FieldError> {
         problems.too_long(&path, MAX_PARAMETER_BYTES);
     }
     let root = Path::root();
-    problems.optional_choice(class, "reclaimPolicy", &root, &["Delete", "Retain"]);
+    if !text(class, "/reclaimPolicy").is_empty() {
+        problems.optional_choice(class, "reclaimPolicy", &root, &["Delete", "Retain"]);
+    }
     problems.optional_choice(class, "volumeBindingMode", &root, &["Immediate", "WaitForFirstConsumer"]);
     let terms = items(class, "/allowedTopologies");
     for (index, term) in terms.iter().enumerate() {
         let path = Path::new("allowedTopologies").index(index);
         checks::topology_term(&mut problems, &path, term);
-        if terms[..index].contains(term) {
+        // A term without expressions counts as a duplicate of nothing at all.
+        if terms[..index].contains(term) || items(term, "/matchLabelExpressions").is_empty() {
             problems.duplicate(&path.child("matchLabelExpressions"), "");
         }
     }
@@ -227,7 +232,9 @@ fn validate_driver(driver: &Value) -> Vec<FieldError> {
         }
     }
     for mode in items(spec, "/volumeLifecycleModes").iter().filter_map(Value::as_str) {
-        problems.choice(&path.child("volumeLifecycleModes"), mode, &["Persistent", "Ephemeral"]);
+        if !matches!(mode, "Persistent" | "Ephemeral") {
+            problems.not_supported(&path.child("volumeLifecycleModes"), mode, &["Persistent", "Ephemeral"]);
+        }
     }
     if present(spec, "/seLinuxMount").is_none() {
         problems.required(&path.child("seLinuxMount"), "");

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-use super::types::{Count, Field, Message, Special, Type, Types};
+use super::types::{Count, Field, Message, Shape, Special, Type, Types};
 use super::wire::{Raw, Reader};
 use super::{DecodeError, MAGIC, MAX_BODY_BYTES, MAX_DEPTH, MAX_VALUES};
 use crate::kinds::edit::is_zero;
@@ -117,7 +117,7 @@ impl Decoder<'_> {
     ) -> Result<(), DecodeError> {
         if let (Type::Message(id), Raw::Bytes(bytes)) = (field.ty, raw) {
             let inner = self.types.message(id);
-            if field.inline {
+            if field.shape == Shape::Inline {
                 return self.message(inner, bytes, depth + 1, object);
             }
             if inner.special.is_none() {
@@ -132,7 +132,7 @@ impl Decoder<'_> {
             }
         }
         let value = self.value(field, raw, depth)?;
-        if value.is_null() || (!field.presence && !field.always && is_zero(&value)) {
+        if value.is_null() || (!field.presence && field.shape != Shape::Always && is_zero(&value)) {
             object.remove(&field.name);
         } else {
             object.insert(field.name.clone(), value);

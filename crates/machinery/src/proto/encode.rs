@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use super::MAGIC;
-use super::types::{Count, Field, Id, Message, Special, Type, Types};
+use super::types::{Count, Field, Id, Message, Shape, Special, Type, Types};
 
 /// The body that a Go client would send for `object`; `None` if its kind is not built in. Fields that are
 /// not known, or have values of another type, are left out.
@@ -29,7 +29,7 @@ pub fn encode(object: &Value) -> Option<Vec<u8>> {
 fn encode_message(types: &Types, message: &Message, object: &Map<String, Value>) -> Vec<u8> {
     let mut out = Vec::new();
     for (number, field) in &message.by_number {
-        if let (Type::Message(id), true) = (field.ty, field.inline) {
+        if let (Type::Message(id), Shape::Inline) = (field.ty, field.shape) {
             put_bytes(&mut out, *number, &encode_message(types, types.message(id), object));
             continue;
         }
@@ -58,7 +58,7 @@ fn encode_message(types: &Types, message: &Message, object: &Map<String, Value>)
 /// Go writes plain fields whatever they hold, and pointers where they are set.
 fn put_single(types: &Types, out: &mut Vec<u8>, number: u32, field: &Field, value: &Value) {
     match (field.ty, value) {
-        (Type::Message(_), Value::Null) if field.always => put_bytes(out, number, b""),
+        (Type::Message(_), Value::Null) if field.shape == Shape::Always => put_bytes(out, number, b""),
         (Type::Message(_) | Type::Bytes, Value::Null) => {}
         (_, Value::Null) if field.presence => {}
         (Type::Bool | Type::Int32 | Type::Int64, Value::Null) => put_varint_field(out, number, 0),

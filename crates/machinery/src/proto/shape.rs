@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use super::decode::{MICRO_FORMAT, SECOND_FORMAT};
-use super::types::{Count, Field, Message, Special, Type, Types};
+use super::types::{Count, Field, Message, Shape, Special, Type, Types};
 use crate::kinds::edit::is_zero;
 use crate::quantity::Quantity;
 
@@ -24,7 +24,7 @@ fn keeps(types: &Types, field: &Field, value: &Value) -> bool {
     match (field.count, value) {
         (_, Value::Null) => false,
         (Count::Many | Count::Map, value) => raw || !is_zero(value),
-        (Count::One, value) => field.presence || field.always || !is_zero(value),
+        (Count::One, value) => field.presence || field.shape == Shape::Always || !is_zero(value),
     }
 }
 
@@ -74,8 +74,9 @@ fn respell(value: &mut Value, format: &str) {
 
 pub(super) fn complete(types: &Types, message: &Message, object: &mut Map<String, Value>) {
     for field in message.by_name.values() {
-        if field.always && !object.contains_key(&field.name) {
-            object.insert(field.name.clone(), zero(types, field));
+        if matches!(field.shape, Shape::Always | Shape::Null) && !object.contains_key(&field.name) {
+            let value = if field.shape == Shape::Null { Value::Null } else { zero(types, field) };
+            object.insert(field.name.clone(), value);
         }
     }
     for (key, value) in object.iter_mut() {

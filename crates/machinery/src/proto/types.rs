@@ -60,8 +60,7 @@ pub(super) struct Field {
     pub(super) count: Count,
     /// Zero differs from absent.
     pub(super) presence: bool,
-    pub(super) always: bool,
-    pub(super) inline: bool,
+    pub(super) shape: Shape,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +80,30 @@ pub(super) enum Count {
     Many,
     /// A map from strings to values of the field's type.
     Map,
+}
+
+/// How a field stands in JSON: `tether.Shape` of the interface files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// Left out where it is absent.
+    Plain,
+    /// Written even when it is zero or absent.
+    Always,
+    /// Its fields stand among those of the message around it.
+    Inline,
+    /// Written as null where it is absent.
+    Null,
+}
+
+impl Shape {
+    fn of(number: i32) -> Self {
+        match number {
+            1 => Self::Always,
+            2 => Self::Inline,
+            3 => Self::Null,
+            _ => Self::Plain,
+        }
+    }
 }
 
 /// Messages whose JSON is not an object of their fields.
@@ -174,7 +197,7 @@ fn flatten(messages: &[Message], id: Id) -> BTreeMap<String, Field> {
     let mut fields = BTreeMap::new();
     for field in messages[id].by_number.values() {
         match field.ty {
-            Type::Message(inner) if field.inline => {
+            Type::Message(inner) if field.shape == Shape::Inline => {
                 fields.extend(messages[inner].by_number.values().map(|f| (f.name.clone(), f.clone())));
             }
             _ => {
@@ -207,8 +230,7 @@ impl Field {
             ty,
             count,
             presence: field.supports_presence(),
-            always: shape == 1,
-            inline: shape == 2,
+            shape: Shape::of(shape),
         }
     }
 }

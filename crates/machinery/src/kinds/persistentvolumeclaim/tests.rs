@@ -108,7 +108,7 @@ fn everything_else_stays() {
         change(&mut new);
         let errors = texts(validate_update(&new, &old));
         assert!(
-            errors[0].starts_with("spec: Forbidden: spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims\n--- \n+++ \n@@"),
+            errors[0].starts_with("spec: Forbidden: spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims\n@@"),
             "{errors:?}"
         );
     }

@@ -108,14 +108,64 @@ fn default_container(container: &mut Value) {
     }
 }
 
-/// `Always` for the tag `latest`, spelled out or implied; a digest names one image for good.
+/// `Always` for the tag `latest`, spelled out or implied; a digest names one image for good, and what is no
+/// image has no tag.
 pub(super) fn pull_policy(image: &str) -> &'static str {
-    let name = image.rsplit('/').next().unwrap_or_default();
-    let tagged = match name.split_once('@') {
-        Some((name, _digest)) => name.split_once(':').is_some_and(|(_, tag)| tag == "latest"),
-        None => name.split_once(':').is_none_or(|(_, tag)| tag == "latest"),
+    if image_tag(image) == Some("latest") { "Always" } else { "IfNotPresent" }
+}
+
+/// Longest name of an image, registry included.
+const MAX_IMAGE_NAME_BYTES: usize = 255;
+
+/// The tag of an image reference; `latest` without tag and digest. `None` if the reference is malformed.
+fn image_tag(image: &str) -> Option<&str> {
+    let (rest, digest) = match image.split_once('@') {
+        Some((rest, digest)) => (rest, Some(digest)),
+        None => (image, None),
     };
-    if tagged && !image.is_empty() { "Always" } else { "IfNotPresent" }
+    let slash = rest.rfind('/').map_or(0, |at| at + 1);
+    let (name, tag) = match rest[slash..].find(':') {
+        Some(colon) => (&rest[..slash + colon], Some(&rest[slash + colon + 1..])),
+        None => (rest, None),
+    };
+    let is_registry = |part: &str| part.contains(['.', ':']) || part == "localhost" || part.to_lowercase() != part;
+    let (registry, path) = match name.split_once('/') {
+        Some((registry, path)) if is_registry(registry) => (registry, path),
+        _ => ("", name),
+    };
+    let tag_ok = |tag: &str| {
+        let word = |b: u8| b == b'_' || b.is_ascii_alphanumeric();
+        let mut bytes = tag.bytes();
+        bytes.next().is_some_and(word) && tag.len() <= 128 && bytes.all(|b| word(b) || b == b'.' || b == b'-')
+    };
+    let well_formed = name.len() <= MAX_IMAGE_NAME_BYTES
+        && (registry.is_empty() || is_registry_name(registry))
+        && path.split('/').all(is_path_component)
+        && tag.is_none_or(tag_ok);
+    match (tag, digest) {
+        _ if !well_formed => None,
+        (Some(tag), _) => Some(tag),
+        (None, Some(_)) => None,
+        (None, None) => Some("latest"),
+    }
+}
+
+/// A host name or address, and possibly a port.
+fn is_registry_name(registry: &str) -> bool {
+    let (host, port) = registry.split_once(':').unwrap_or((registry, "0"));
+    let is_label = |label: &str| {
+        let inner = |b: u8| b == b'-' || b.is_ascii_alphanumeric();
+        !label.is_empty() && label.bytes().all(inner) && !label.starts_with('-') && !label.ends_with('-')
+    };
+    host.split('.').all(is_label) && !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit())
+}
+
+/// Lower-case letters and digits, separated by a dot, one or two underscores, or dashes.
+fn is_path_component(component: &str) -> bool {
+    let alphanumeric = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let separators = component.split(|c: char| c.is_ascii() && alphanumeric(c as u8)).filter(|s| !s.is_empty());
+    let ends = component.bytes().next().is_some_and(alphanumeric) && component.bytes().last().is_some_and(alphanumeric);
+    ends && separators.into_iter().all(|s| matches!(s, "." | "_" | "__") || s.bytes().all(|b| b == b'-'))
 }
 
 fn default_probe(probe: &mut Value) {

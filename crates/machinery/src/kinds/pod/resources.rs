@@ -113,24 +113,22 @@ pub(super) fn resource_selector(problems: &mut Problems, path: &Path, selector: 
         problems.not_supported(&path.child("resource"), resource, CONTAINER_RESOURCES);
     }
     let divisor = present(selector, "/divisor").map(checks::quantity).filter(|d| !d.is_zero());
-    if let Some(divisor) = divisor {
-        let divisor = divisor.to_string();
-        if matches!(resource, "limits.cpu" | "requests.cpu") {
-            if !matches!(divisor.as_str(), "1" | "1m") {
-                let detail = "only divisor's values 1m and 1 are supported with the cpu resource";
-                problems.invalid(&path.child("divisor"), resource, detail);
-            }
-        } else if !UNITS.contains(&divisor.as_str()) {
-            let what = if huge {
-                "hugepages"
-            } else if matches!(resource, "limits.memory" | "requests.memory") {
-                "memory"
-            } else {
-                "local ephemeral storage"
-            };
-            let detail = format!("only divisor's values {} are supported with the {what} resource", UNITS.join(", "));
+    let Some(divisor) = divisor.map(|d| d.to_string()) else { return };
+    let what = match resource {
+        "limits.cpu" | "requests.cpu" if matches!(divisor.as_str(), "1" | "1m") => return,
+        "limits.cpu" | "requests.cpu" => {
+            let detail = "only divisor's values 1m and 1 are supported with the cpu resource";
             problems.invalid(&path.child("divisor"), resource, detail);
+            return;
         }
+        "limits.memory" | "requests.memory" => "memory",
+        "limits.ephemeral-storage" | "requests.ephemeral-storage" => "local ephemeral storage",
+        _ if huge => "hugepages",
+        _ => return,
+    };
+    if !UNITS.contains(&divisor.as_str()) {
+        let detail = format!("only divisor's values {} are supported with the {what} resource", UNITS.join(", "));
+        problems.invalid(&path.child("divisor"), resource, detail);
     }
 }
 

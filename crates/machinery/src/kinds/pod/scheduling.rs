@@ -113,12 +113,26 @@ fn label_keys(problems: &mut Problems, path: &Path, term: &Value) {
             problems.messages(&path.child(list).index(index), key, names::qualified_name(key));
         }
     }
+    own_labels_twice(problems, path, term);
     let against = items(term, "/mismatchLabelKeys");
     for (index, key) in items(term, "/matchLabelKeys").iter().enumerate() {
         if against.contains(key) {
             let path = path.child("matchLabelKeys").index(index);
             problems.invalid(&path, key.clone(), "exists in both matchLabelKeys and mismatchLabelKeys");
         }
+    }
+}
+
+/// The keys have become requirements by now; one that the selector names besides is named twice.
+fn own_labels_twice(problems: &mut Problems, path: &Path, term: &Value) {
+    let mut named: Vec<&str> = entries(term, "/labelSelector/matchLabels").map(|(key, _)| key.as_str()).collect();
+    let keys = items(term, "/matchLabelKeys");
+    for expression in items(term, "/labelSelector/matchExpressions") {
+        let key = text(expression, "/key");
+        if let Some(index) = keys.iter().position(|k| k == key).filter(|_| named.contains(&key)) {
+            problems.invalid(&path.index(index), key, "exists in both matchLabelKeys and labelSelector");
+        }
+        named.push(key);
     }
 }
 

@@ -76,6 +76,10 @@ fn images_are_pulled_by_their_tag() {
         ("registry:5000/web:1", "IfNotPresent"),
         ("web@sha256:0123", "IfNotPresent"),
         ("web:latest@sha256:0123", "Always"),
+        ("localhost/a_b/c-d", "Always"),
+        ("Upper", "IfNotPresent"),
+        ("../web", "IfNotPresent"),
+        ("web:", "IfNotPresent"),
     ] {
         assert_eq!(defaults::pull_policy(image), policy, "{image}");
     }

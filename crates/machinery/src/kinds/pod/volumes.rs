@@ -175,13 +175,13 @@ pub(in super::super) fn shared_source(problems: &mut Problems, path: &Path, kind
             problems.invalid(&at.child("path"), text(source, "/path"), "must be an absolute path");
         }
         "iscsi" => {
-            let (iqn, lun) = (text(source, "/iqn"), integer(source, "/lun").unwrap_or_default());
+            let iqn = text(source, "/iqn");
             if !iqn.is_empty() && !["iqn", "eui", "naa"].iter().any(|prefix| iqn.starts_with(prefix)) {
                 problems.invalid(&at.child("iqn"), iqn, "must be valid format starting with iqn, eui, or naa");
+            } else if !iqn.is_empty() && !checks::is_iscsi_name(iqn) {
+                problems.invalid(&at.child("iqn"), iqn, "must be valid format");
             }
-            if !(0..=255).contains(&lun) {
-                problems.invalid(&at.child("lun"), lun, checks::range(0, 255));
-            }
+            checks::lun(problems, &at, source);
         }
         "rbd" | "cephfs" if items(source, "/monitors").is_empty() => problems.required(&at.child("monitors"), ""),
         _ => {}

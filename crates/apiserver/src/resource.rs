@@ -190,7 +190,11 @@ impl Resource {
 
     /// As validation errors name it.
     pub fn kind_named<'a>(&'a self, name: &'a str) -> Named<'a> {
-        Named { group: &self.group, resource: &self.kind, name }
+        let group = match &self.source {
+            Source::Builtin(kind) => kind.error_group(),
+            Source::Custom(_) => &self.group,
+        };
+        Named { group, resource: &self.kind, name }
     }
 
     /// `/v1, Resource=pods`, as selector errors print it.
@@ -358,6 +362,14 @@ impl Resource {
         }
     }
 
+    /// Why a new object is forbidden, whoever wants it.
+    pub fn refuse_create(&self, object: &Value) -> Option<String> {
+        match &self.source {
+            Source::Builtin(kind) => (kind.strategy.refuse_create)(object),
+            Source::Custom(_) => None,
+        }
+    }
+
     /// What an update through `subresource` may not touch is put back.
     pub fn prepare_update(&self, subresource: &str, wished: &mut Value, current: &Value, now: Timestamp) {
         match &self.source {
@@ -466,6 +478,9 @@ impl Resource {
             Source::Custom(_) => NameRule::Subdomain,
         };
         let mut errors = meta::validate_named(&object["metadata"], self.namespaced, rule, old.map(|o| &o["metadata"]));
+        if let Source::Builtin(kind) = &self.source {
+            errors.extend(kind.validate_finalizers(object));
+        }
         if !self.namespaced && !meta_str(object, "namespace").is_empty() {
             let why = "not allowed on this type";
             if !errors.iter().any(|e| e.path == Path::new("metadata.namespace")) {

@@ -186,6 +186,9 @@ async fn create_once(
     }
     fill_new_metadata(cx, &mut object);
     cx.resource.prepare_create(&mut object, cx.server.now());
+    if let Some(why) = cx.resource.refuse_create(&object) {
+        return Err(ApiError::forbidden(cx.resource.named(meta_str(&object, "name")), why));
+    }
     let mut warnings = Vec::new();
     let mut request = cx.admission(Operation::Create, object, None, options.dry_run);
     cx.server.admission().mutate(&mut request, &mut warnings).await?;

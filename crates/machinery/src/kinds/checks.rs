@@ -296,6 +296,13 @@ pub(super) fn container_resource(problems: &mut Problems, path: &Path, resource:
     }
 }
 
+/// A finalizer must have a domain, unless it is one of those from before there were domains.
+pub(super) fn finalizer_domain(problems: &mut Problems, path: &Path, name: &str) {
+    if !name.contains('/') && !matches!(name, "kubernetes" | "orphan" | "foregroundDeletion") {
+        problems.invalid(path, name, "name is neither a standard finalizer name nor is it fully qualified");
+    }
+}
+
 /// The access modes of a volume or claim.
 pub(super) fn access_modes(problems: &mut Problems, path: &Path, spec: &Value) {
     const MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];

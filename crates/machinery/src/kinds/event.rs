@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::checks::Problems;
+use super::checks::{IMMUTABLE, Problems};
 use super::edit::{integer, is_zero, present, same, text};
 use super::{Face, Strategy};
 use crate::field::{FieldError, Path};
@@ -154,10 +154,20 @@ fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
         series(&mut problems, &new);
     }
     for field in FIXED {
-        problems.immutable(&new, &old, &format!("/{field}"), &Path::new(field));
+        fixed(&mut problems, &new, &old, field, field);
     }
-    problems.immutable(&new, &old, "/reportingComponent", &Path::new("reportingController"));
+    fixed(&mut problems, &new, &old, "reportingComponent", "reportingController");
     problems.0
+}
+
+/// A word that is gone is an empty word.
+fn fixed(problems: &mut Problems, new: &Value, old: &Value, field: &str, reported: &str) {
+    let of = |event: &Value| event.get(field).cloned().unwrap_or_default();
+    let (now, before) = (of(new), of(old));
+    if !same(&now, &before) {
+        let shown = if now.is_null() && before.is_string() { "".into() } else { now };
+        problems.invalid(&Path::new(reported), shown, IMMUTABLE);
+    }
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::field::FieldError;
+use crate::field::{FieldError, Path};
 use crate::meta;
 use crate::names::NameRule;
 
@@ -96,6 +96,8 @@ pub struct Face {
 /// The functions of a kind. [`Strategy::PLAIN`] has no defaults, no status and checks metadata only.
 #[derive(Clone, Copy, Debug)]
 pub struct Strategy {
+    /// Why the admission plugins of a stock server forbid a new object, as far as no other object is needed.
+    pub refuse_create: fn(&Value) -> Option<String>,
     /// Defaults of decoding, on every write.
     pub default: fn(&mut Value),
     /// What the admission plugins of a stock server add on create, as far as no other object is needed.
@@ -120,6 +122,7 @@ pub struct Strategy {
 impl Strategy {
     /// Nothing special.
     pub const PLAIN: Self = Self {
+        refuse_create: |_| None,
         default: |_| {},
         admit_create: |_| {},
         admit_update: |_| {},
@@ -137,6 +140,23 @@ impl Kind {
     /// `v1`, `storage.k8s.io/v1`.
     pub fn api_version(&self) -> String {
         if self.group.is_empty() { self.version.to_owned() } else { format!("{}/{}", self.group, self.version) }
+    }
+
+    /// The group that validation errors name: that of the stored shape, which is the one that is validated.
+    pub fn error_group(&self) -> &'static str {
+        self.face.map_or(self.group, |face| face.stored_group)
+    }
+
+    /// Finalizers without a domain, which the older groups refuse unless Kubernetes itself made them up.
+    pub fn validate_finalizers(&self, object: &Value) -> Vec<FieldError> {
+        let mut problems = checks::Problems::new();
+        if matches!(self.group, "" | "storage.k8s.io" | rbac::GROUP) && self.kind != "Event" {
+            let path = Path::new("metadata.finalizers");
+            for (index, finalizer) in edit::items(object, "/metadata/finalizers").iter().enumerate() {
+                checks::finalizer_domain(&mut problems, &path.index(index), finalizer.as_str().unwrap_or_default());
+            }
+        }
+        problems.0
     }
 
     /// Whether objects of this kind are kept; reviews are answered and forgotten.
@@ -204,7 +224,9 @@ impl Kind {
     fn validate_metadata(&self, new: &Value, old: Option<&Value>) -> Vec<FieldError> {
         let old = old.map(|o| o.get("metadata").unwrap_or(&Value::Null));
         let metadata = new.get("metadata").unwrap_or(&Value::Null);
-        meta::validate_named(metadata, self.namespaced, self.strategy.name, old)
+        let mut errors = meta::validate_named(metadata, self.namespaced, self.strategy.name, old);
+        errors.extend(self.validate_finalizers(new));
+        errors
     }
 
     /// The value of a field label for selectors; `None` if the label is not supported.

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::Strategy;
-use super::checks::Problems;
+use super::checks::{self, Problems};
 use super::edit::{child, fill_zero, items, keep, present, set, text};
 use crate::field::{FieldError, Path};
 use crate::names;
@@ -86,10 +86,7 @@ fn validate(namespace: &Value) -> Vec<FieldError> {
 fn finalizer_name(problems: &mut Problems, path: &Path, finalizer: &Value) {
     let name = finalizer.as_str().unwrap_or_default();
     problems.messages(path, name, names::qualified_name(name));
-    if !name.contains('/') && !matches!(name, FINALIZER | "orphan" | "foregroundDeletion") {
-        let detail = "name is neither a standard finalizer name nor is it fully qualified";
-        problems.invalid(path, name, detail);
-    }
+    checks::finalizer_domain(problems, path, name);
 }
 
 /// What is wrong with an update through `finalize`, besides its metadata.

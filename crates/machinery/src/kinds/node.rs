@@ -193,7 +193,7 @@ mod tests {
         assert!(errors[0].ends_with(": taints must be unique by key and effect pair"), "{errors:?}");
         assert_eq!(
             errors[1],
-            "metadata.taints[2].effect: Unsupported value: \"Never\": supported values: \"NoExecute\", \"NoSchedule\", \"PreferNoSchedule\""
+            "metadata.taints[2].effect: Unsupported value: \"Never\": supported values: \"NoSchedule\", \"PreferNoSchedule\", \"NoExecute\""
         );
         assert_eq!(errors[2], "metadata.taints[3].effect: Required value");
     }

@@ -150,7 +150,7 @@ fn capacity(problems: &mut Problems, path: &Path, spec: &Value) {
         problems.required(path, "");
     }
     if amounts.len() != 1 || amounts[0].0 != "storage" {
-        problems.not_supported(path, spec.get("capacity").cloned().unwrap_or_else(|| json!({})), &["storage"]);
+        problems.not_supported(path, spec.get("capacity").cloned().unwrap_or_default(), &["storage"]);
     }
     for (resource, amount) in amounts {
         let amount = checks::quantity(amount);

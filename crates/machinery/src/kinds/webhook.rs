@@ -8,6 +8,7 @@ use super::checks::{self, Problems};
 use super::edit::{bump_generation, fill, integer, items, items_mut, present, same_at, set_in, text};
 use crate::field::{FieldError, Path};
 use crate::names;
+use crate::schema::cel::Expression;
 
 pub(super) const VALIDATING: Strategy = Strategy {
     default: |configuration| default_webhooks(configuration, false),
@@ -57,6 +58,8 @@ fn prepare_update(new: &mut Value, old: &Value) {
 }
 
 const MAX_CONDITIONS: usize = 64;
+/// What the expression of a condition may speak of.
+const CONDITION_VARIABLES: [&str; 4] = ["object", "oldObject", "request", "authorizer"];
 /// Seconds that a webhook may ask for.
 const TIMEOUTS: std::ops::RangeInclusive<i64> = 1..=30;
 const REVIEW_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
@@ -228,8 +231,12 @@ fn client_url(problems: &mut Problems, path: &Path, url: &str) {
 }
 
 fn client_service(problems: &mut Problems, path: &Path, service: &Value) {
-    problems.present(service, "name", path);
-    problems.present(service, "namespace", path);
+    // Kubernetes mixes the two up here: a missing name is reported as a missing namespace, and the other way round.
+    for (field, reported) in [("namespace", "name"), ("name", "namespace")] {
+        if text(service, &format!("/{field}")).is_empty() {
+            problems.required(&path.child(reported), "");
+        }
+    }
     let port = integer(service, "/port").unwrap_or_default();
     if !(1..=65535).contains(&port) {
         problems.invalid(&path.child("port"), port, format!("port is not valid: {}", checks::range(1, 65535)));
@@ -247,7 +254,7 @@ fn client_service(problems: &mut Problems, path: &Path, service: &Value) {
     if !target.starts_with('/') {
         problems.invalid(&at, target, "must start with a '/'");
     }
-    let inner = target.strip_prefix('/').unwrap_or(target);
+    let inner = target.char_indices().nth(1).map_or("", |(second, _)| &target[second..]);
     for (index, segment) in inner.strip_suffix('/').unwrap_or(inner).split('/').enumerate() {
         if segment.is_empty() {
             problems.invalid(&at, target, format!("segment[{index}] may not be empty"));
@@ -259,7 +266,7 @@ fn client_service(problems: &mut Problems, path: &Path, service: &Value) {
     }
 }
 
-/// Names of conditions; whether an expression compiles is for those to say who evaluate it.
+/// Conditions have names, and expressions over the request.
 fn conditions(problems: &mut Problems, path: &Path, hook: &Value) {
     let conditions = items(hook, "/matchConditions");
     if conditions.len() > MAX_CONDITIONS {
@@ -267,8 +274,11 @@ fn conditions(problems: &mut Problems, path: &Path, hook: &Value) {
     }
     for (index, condition) in conditions.iter().enumerate() {
         let path = path.index(index);
-        if text(condition, "/expression").trim().is_empty() {
+        let expression = text(condition, "/expression").trim();
+        if expression.is_empty() {
             problems.required(&path.child("expression"), "");
+        } else if let Err(why) = Expression::compile(expression, &CONDITION_VARIABLES) {
+            problems.invalid(&path.child("expression"), expression, format!("compilation failed: {why}"));
         }
         let name = text(condition, "/name");
         match name {

@@ -278,6 +278,13 @@ pub(super) fn admit(pod: &mut Value) {
     add_tolerations(pod);
 }
 
+/// No priority class is served but those that every cluster has.
+pub(super) fn refuse_create(pod: &Value) -> Option<String> {
+    let class = text(pod, "/spec/priorityClassName");
+    let unknown = !class.is_empty() && system_priority(class).is_none();
+    unknown.then(|| format!("no PriorityClass with name {class} was found"))
+}
+
 /// The priority of the classes that every cluster has.
 pub(super) fn system_priority(class: &str) -> Option<i64> {
     match class {

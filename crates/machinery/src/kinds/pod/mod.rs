@@ -21,10 +21,13 @@ use serde_json::{Value, json};
 
 use super::Strategy;
 use super::checks::Problems;
-use super::edit::{bump_generation, child, fill_zero, is_zero, items, items_mut, keep, same_at, set, set_in, text};
+use super::edit::{
+    bump_generation, child, fill_zero, is_zero, items, items_mut, keep, present, same_at, set, set_in, text,
+};
 use crate::field::{FieldError, Path};
 
 pub(super) const STRATEGY: Strategy = Strategy {
+    refuse_create: defaults::refuse_create,
     default: defaults::default,
     admit_create: defaults::admit,
     admit_update: defaults::add_tolerations,
@@ -65,6 +68,13 @@ fn prepare_create(pod: &mut Value, now: Timestamp) {
 
 fn prepare_update(new: &mut Value, old: &Value) {
     keep(new, old, "status");
+    // Computed once, when the pod is made; a client that leaves them out does not mean to change them.
+    for field in ["priority", "preemptionPolicy"] {
+        let before = old.pointer(&format!("/spec/{field}")).cloned().unwrap_or_default();
+        if present(new, &format!("/spec/{field}")).is_none() {
+            set_in(new, "spec", field, before);
+        }
+    }
     if !same_at(new, old, "/spec") {
         bump_generation(new, old);
     }

@@ -80,6 +80,11 @@ pub(super) fn field_selector(problems: &mut Problems, path: &Path, selector: &Va
         problems.required(&path.child(missing), "");
         return;
     }
+    if version != "v1" {
+        let detail = format!("error converting fieldPath: unsupported pod version: {version}");
+        problems.invalid(&path.child("fieldPath"), field, detail);
+        return;
+    }
     let subscript = field.strip_suffix("']").and_then(|f| f.split_once("['"));
     match subscript {
         Some(("metadata.annotations", key)) => {

@@ -129,7 +129,7 @@ fn own_labels_twice(problems: &mut Problems, path: &Path, term: &Value) {
     let keys = items(term, "/matchLabelKeys");
     for expression in items(term, "/labelSelector/matchExpressions") {
         let key = text(expression, "/key");
-        if let Some(index) = keys.iter().position(|k| k == key).filter(|_| named.contains(&key)) {
+        if let Some(index) = keys.iter().rposition(|k| k == key).filter(|_| named.contains(&key)) {
             problems.invalid(&path.index(index), key, "exists in both matchLabelKeys and labelSelector");
         }
         named.push(key);

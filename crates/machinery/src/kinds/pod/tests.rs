@@ -93,6 +93,14 @@ fn a_pod_that_tolerates_everything_gets_no_tolerations() {
 }
 
 #[test]
+fn only_the_priority_classes_of_every_cluster_exist() {
+    let class = |name: &str| defaults::refuse_create(&pod(|p| p["spec"]["priorityClassName"] = name.into()));
+    assert_eq!(class(""), None);
+    assert_eq!(class("system-node-critical"), None);
+    assert_eq!(class("mine"), Some("no PriorityClass with name mine was found".to_owned()));
+}
+
+#[test]
 fn service_class_follows_from_resources() {
     let class = |containers: Value| {
         let mut pod = pod(|pod| pod["spec"]["containers"] = containers);
@@ -145,7 +153,7 @@ fn what_is_refused_in_a_new_pod() {
         (
             |p| p["spec"]["restartPolicy"] = "Sometimes".into(),
             &[
-                "spec.restartPolicy: Unsupported value: \"Sometimes\": supported values: \"Always\", \"Never\", \"OnFailure\"",
+                "spec.restartPolicy: Unsupported value: \"Sometimes\": supported values: \"Always\", \"OnFailure\", \"Never\"",
             ],
         ),
         (

@@ -159,6 +159,9 @@ const HOST_PATH_TYPES: &[&str] =
 /// Sources that pods and persistent volumes share.
 pub(in super::super) fn shared_source(problems: &mut Problems, path: &Path, kind: &str, source: &Value) {
     let at = path.child(kind);
+    if matches!(kind, "rbd" | "cephfs") && items(source, "/monitors").is_empty() {
+        problems.required(&at.child("monitors"), "");
+    }
     let required = REQUIRED.iter().find(|(name, _)| *name == kind).map_or(&[][..], |(_, fields)| fields);
     for field in required {
         problems.present(source, field, &at);
@@ -183,7 +186,6 @@ pub(in super::super) fn shared_source(problems: &mut Problems, path: &Path, kind
             }
             checks::lun(problems, &at, source);
         }
-        "rbd" | "cephfs" if items(source, "/monitors").is_empty() => problems.required(&at.child("monitors"), ""),
         _ => {}
     }
 }

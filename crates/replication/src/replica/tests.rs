@@ -1,0 +1,1 @@
+//! What a replica does, told as short conversations with an engine and a store.

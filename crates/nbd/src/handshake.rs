@@ -135,6 +135,13 @@ impl Handshake {
         self.no_zeroes
     }
 
+    /// The volume was expanded before the client chose it.
+    pub fn resize(&mut self, size: u64) {
+        for export in &mut self.exports {
+            export.size = size;
+        }
+    }
+
     /// The first bytes, which the server sends unasked.
     pub fn greet(out: &mut BytesMut) {
         out.put_u64(wire::NBD_MAGIC);

@@ -11,6 +11,8 @@ use crate::wire::{self, Errno, RequestHeader, chunk, command, flag};
 
 /// Extents in one block-status reply; the client asks again from where it ends.
 pub const MAX_STATUS_EXTENTS: usize = 4096;
+/// Longest reason that a failed command is answered with; the protocol allows 4096 bytes.
+const MAX_REASON_BYTES: usize = 1024;
 
 /// What the client wants done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,7 +122,7 @@ impl Session {
             }
             if let Err((errno, why)) = self.check(&header) {
                 input.advance(wire::REQUEST_BYTES);
-                self.reply_error(header.cookie, &header_kind(&header), errno, why, out);
+                self.reply_failed(header.cookie, errno, why, out);
                 if header.command == command::WRITE {
                     self.skip = u64::from(header.len);
                 }
@@ -128,14 +130,32 @@ impl Session {
             }
             let payload = if header.command == command::WRITE { header.len as usize } else { 0 };
             if input.len() < wire::REQUEST_BYTES + payload {
-                // The caller reads the rest into the same buffer, with room made once.
-                input.reserve(wire::REQUEST_BYTES + payload - input.len());
                 return None;
             }
             input.advance(wire::REQUEST_BYTES);
             let data = input.split_to(payload).freeze();
             return Some(Event::Request(Request { cookie: header.cookie, command: parsed(&header, data) }));
         }
+    }
+
+    /// How many bytes are missing before [`Session::next`] can get any further with `input`, so that the caller can
+    /// receive the payload of a write in one piece, where it will stay. Meaningful after `next` returned None.
+    pub fn missing(&self, input: &[u8]) -> usize {
+        if self.skip > 0 {
+            // At least the rest of the refused payload; it may be received in pieces of any size.
+            return usize::try_from(self.skip).unwrap_or(usize::MAX);
+        }
+        if input.len() < wire::REQUEST_BYTES {
+            return wire::REQUEST_BYTES - input.len();
+        }
+        let header = RequestHeader::get(input);
+        let payload = if header.command == command::WRITE { header.len as usize } else { 0 };
+        (wire::REQUEST_BYTES + payload).saturating_sub(input.len())
+    }
+
+    /// Whether the bytes that come next are thrown away.
+    pub fn skipping(&self) -> bool {
+        self.skip > 0
     }
 
     fn check(&self, header: &RequestHeader) -> Result<(), (Errno, &'static str)> {
@@ -147,7 +167,7 @@ impl Session {
             command::WRITE_ZEROES => flag::FUA | flag::NO_HOLE,
             command::BLOCK_STATUS if self.agreed.allocation => flag::REQ_ONE,
             command::BLOCK_STATUS => return Err((Errno::Inval, "base:allocation was not negotiated")),
-            _ => return Err((Errno::NotSup, "unknown command")),
+            _ => return Err((Errno::Inval, "the command is unknown or was not offered")),
         };
         if header.flags & !allowed != 0 {
             return Err((Errno::Inval, "a flag of the command is not supported"));
@@ -199,23 +219,32 @@ impl Session {
         }
     }
 
+    /// Answers a read of blocks that are all zeroes; true if the zeroes themselves must follow.
+    pub fn reply_zeroes(&self, cookie: u64, offset: u64, len: u32, out: &mut BytesMut) -> bool {
+        if !self.agreed.structured || len == 0 {
+            self.reply_data_header(cookie, offset, len, out);
+            return len > 0;
+        }
+        wire::put_chunk(out, chunk::DONE, chunk::OFFSET_HOLE, cookie, 8 + 4);
+        out.put_u64(offset);
+        out.put_u32(len);
+        false
+    }
+
     /// Answers a command without data.
     pub fn reply_ok(&self, cookie: u64, out: &mut BytesMut) {
         wire::put_simple_reply(out, 0, cookie);
     }
 
     /// Answers a command that failed; `why` reaches clients that negotiated structured replies.
-    pub fn reply_failed(&self, request: &Command, cookie: u64, errno: Errno, why: &str, out: &mut BytesMut) {
-        self.reply_error(cookie, &kind_of(request), errno, why, out);
-    }
-
-    fn reply_error(&self, cookie: u64, kind: &Kind, errno: Errno, why: &str, out: &mut BytesMut) {
-        // Commands other than reads and block status may be answered simply in both modes.
-        if !self.agreed.structured || *kind == Kind::Plain {
+    pub fn reply_failed(&self, cookie: u64, errno: Errno, why: &str, out: &mut BytesMut) {
+        // With structured replies every error may carry its reason; the protocol asks for it only after reads.
+        if !self.agreed.structured {
             wire::put_simple_reply(out, errno as u32, cookie);
             return;
         }
-        let why = &why.as_bytes()[..why.len().min(1024)];
+        let end = (0..=why.len().min(MAX_REASON_BYTES)).rev().find(|&end| why.is_char_boundary(end));
+        let why = &why.as_bytes()[..end.unwrap_or(0)];
         wire::put_chunk(out, chunk::DONE, chunk::ERROR, cookie, 6 + why.len() as u32);
         out.put_u32(errno as u32);
         out.put_u16(why.len() as u16);
@@ -234,27 +263,6 @@ impl Session {
             out.put_u32(extent.len);
             out.put_u32(hole | zero);
         }
-    }
-}
-
-/// Whether a reply may carry text.
-#[derive(PartialEq, Eq)]
-enum Kind {
-    Structured,
-    Plain,
-}
-
-fn header_kind(header: &RequestHeader) -> Kind {
-    match header.command {
-        command::READ | command::BLOCK_STATUS => Kind::Structured,
-        _ => Kind::Plain,
-    }
-}
-
-fn kind_of(request: &Command) -> Kind {
-    match request {
-        Command::Read { .. } | Command::BlockStatus { .. } => Kind::Structured,
-        _ => Kind::Plain,
     }
 }
 

@@ -200,7 +200,9 @@ fn wrong_commands_are_answered_and_the_session_goes_on() {
         (command::TRIM, 0, 4 * MIB - 512, 1024, Errno::Inval),
         (command::FLUSH, 0, 512, 0, Errno::Inval),
         (command::BLOCK_STATUS, 0, 0, 512, Errno::Inval),
-        (77, 0, 0, 0, Errno::NotSup),
+        (command::WRITE_ZEROES, flag::FAST_ZERO, 0, 512, Errno::Inval),
+        (command::CACHE, 0, 0, 512, Errno::Inval),
+        (77, 0, 0, 0, Errno::Inval),
     ];
     for (code, flags, offset, len, errno) in wrong {
         let mut input = request(code, flags, offset, len);
@@ -218,6 +220,23 @@ fn wrong_commands_are_answered_and_the_session_goes_on() {
     assert!(matches!(next, Some(Event::Request(r)) if r.command == Command::Flush), "the payload is thrown away");
     out.advance(4);
     assert_eq!(out.get_u32(), Errno::NoSpace as u32);
+}
+
+#[test]
+fn the_caller_knows_how_much_to_receive() {
+    let mut session = Session::new(agreed(true));
+    let mut out = BytesMut::new();
+    let mut input = BytesMut::new();
+    assert_eq!(session.missing(&input), wire::REQUEST_BYTES);
+    input.unsplit(request(command::WRITE, 0, 0, 1024));
+    assert_eq!(session.next(&mut input, &mut out), None);
+    assert_eq!(session.missing(&input), 1024);
+    input.put_bytes(1, 1000);
+    assert_eq!(session.missing(&input), 24);
+    let mut refused = request(command::WRITE, 0, 1, 512);
+    let mut session = Session::new(agreed(true));
+    assert_eq!(session.next(&mut refused, &mut out), None);
+    assert_eq!((session.skipping(), session.missing(&refused)), (true, 512));
 }
 
 #[test]
@@ -242,9 +261,14 @@ fn replies_are_structured_only_if_agreed() {
     Session::new(agreed(true)).reply_status(7, &extents, true, &mut out);
     assert_eq!(out.len(), 20 + 4 + 8, "one extent was asked for");
     let mut out = BytesMut::new();
-    let read = Command::Read { offset: 0, len: 512 };
-    Session::new(agreed(true)).reply_failed(&read, 7, Errno::Io, "no replica", &mut out);
+    Session::new(agreed(true)).reply_failed(7, Errno::Io, "no replica", &mut out);
     assert_eq!(out.len(), 20 + 6 + "no replica".len());
+    let mut out = BytesMut::new();
+    assert!(!Session::new(agreed(true)).reply_zeroes(7, 0, 512, &mut out), "a hole says it all");
+    assert_eq!(out.len(), 20 + 12);
+    let mut out = BytesMut::new();
+    assert!(Session::new(agreed(false)).reply_zeroes(7, 0, 512, &mut out), "the zeroes follow");
+    assert_eq!(out.len(), 16);
 }
 
 proptest! {

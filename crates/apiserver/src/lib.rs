@@ -26,6 +26,7 @@ pub mod handlers;
 pub mod metrics;
 mod object;
 mod openapi;
+mod options;
 pub mod pki;
 mod random;
 mod registry;

@@ -1,6 +1,7 @@
 //! What a request asks for: the path and method read as Kubernetes reads them, and the query as typed options.
 
 use std::collections::BTreeMap;
+use std::num::{IntErrorKind, ParseIntError};
 
 use http::Method;
 use tether_machinery::status::ApiError;
@@ -43,8 +44,10 @@ impl RequestInfo {
             _ => return info,
         };
         info.is_resource = true;
-        info.read_resource(rest);
-        info.verb = info.resource_verb(method, query);
+        // `/api/v1/watch/pods` is the old way to say `/api/v1/pods?watch=true`.
+        let old_watch = rest.len() > 1 && rest[0] == "watch";
+        info.read_resource(if old_watch { &rest[1..] } else { rest });
+        info.verb = info.resource_verb(method, query, old_watch);
         info
     }
 
@@ -68,7 +71,7 @@ impl RequestInfo {
         }
     }
 
-    fn resource_verb(&mut self, method: &Method, query: &Query) -> &'static str {
+    fn resource_verb(&mut self, method: &Method, query: &Query, old_watch: bool) -> &'static str {
         let collection = self.name.is_empty();
         match *method {
             Method::POST => "create",
@@ -77,7 +80,7 @@ impl RequestInfo {
             Method::DELETE if collection => "deletecollection",
             Method::DELETE => "delete",
             Method::GET | Method::HEAD => {
-                let watch = query.flag("watch").unwrap_or(false);
+                let watch = old_watch || query.flag("watch").unwrap_or(false);
                 if collection || watch {
                     self.name_from_selector(query);
                 }
@@ -140,9 +143,16 @@ fn percent_decode(part: &str) -> String {
     percent_encoding::percent_decode_str(part).decode_utf8_lossy().into_owned()
 }
 
-/// The query string, decoded once; a parameter given twice keeps its first value, `dryRun` included.
+fn go_words(error: &ParseIntError) -> &'static str {
+    match error.kind() {
+        IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "value out of range",
+        _ => "invalid syntax",
+    }
+}
+
+/// The query string, decoded once. Of a parameter given twice the first value counts, unless it is a list.
 #[derive(Clone, Debug, Default)]
-pub struct Query(BTreeMap<String, String>);
+pub struct Query(BTreeMap<String, Vec<String>>);
 
 impl Query {
     pub fn parse(raw: Option<&str>) -> Result<Self, ApiError> {
@@ -150,89 +160,43 @@ impl Query {
         if raw.len() > MAX_QUERY_BYTES {
             return Err(ApiError::bad_request(format!("query string is longer than {MAX_QUERY_BYTES} bytes")));
         }
-        let mut map = BTreeMap::new();
+        let mut map: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (key, value) in form_urlencoded::parse(raw.as_bytes()) {
-            map.entry(key.into_owned()).or_insert(value.into_owned());
+            map.entry(key.into_owned()).or_default().push(value.into_owned());
         }
         Ok(Self(map))
     }
 
     pub fn get(&self, key: &str) -> Option<&str> {
-        self.0.get(key).map(String::as_str).filter(|v| !v.is_empty())
+        self.all(key).first().map(String::as_str).filter(|v| !v.is_empty())
+    }
+
+    /// Every value of a parameter that is a list.
+    pub fn all(&self, key: &str) -> &[String] {
+        self.0.get(key).map_or(&[], Vec::as_slice)
     }
 
     /// A boolean; `?watch` and `?watch=` count as true, as Kubernetes reads them.
     pub fn flag(&self, key: &str) -> Option<bool> {
-        self.0.get(key).map(|v| !matches!(v.as_str(), "false" | "0" | "f" | "F" | "False" | "FALSE"))
+        self.all(key).first().map(|v| !matches!(v.as_str(), "false" | "0" | "f" | "F" | "False" | "FALSE"))
     }
 
-    pub fn number<T: std::str::FromStr>(&self, key: &str) -> Result<Option<T>, ApiError> {
+    /// A whole number; what Go says about others, for scripts that look for it.
+    pub fn number(&self, key: &str) -> Result<Option<i64>, ApiError> {
         let Some(text) = self.get(key) else { return Ok(None) };
-        let wrong =
-            || ApiError::bad_request(format!("query parameter {key}: Invalid value: {text:?}: must be a whole number"));
-        text.parse().map(Some).map_err(|_| wrong())
+        text.parse().map(Some).map_err(|e: ParseIntError| {
+            ApiError::bad_request(format!("strconv.ParseInt: parsing {text:?}: {}", go_words(&e)))
+        })
     }
-}
 
-/// Options of every write: `dryRun`, `fieldManager`, `fieldValidation`, `force`.
-#[derive(Clone, Debug, Default)]
-pub struct WriteOptions {
-    pub dry_run: bool,
-    pub manager: String,
-    pub validation: FieldValidation,
-    pub force: Option<bool>,
-}
-
-/// What happens to fields that the schema does not know.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FieldValidation {
-    Ignore,
-    #[default]
-    Warn,
-    Strict,
-}
-
-/// Kubernetes' limit on the name of a field manager.
-const MAX_MANAGER_BYTES: usize = 128;
-
-impl WriteOptions {
-    /// `agent` is the User-Agent header: its first word is the field manager when none is given.
-    pub fn parse(query: &Query, agent: &str) -> Result<Self, ApiError> {
-        let dry_run = match query.get("dryRun") {
-            None => false,
-            Some("All") => true,
-            Some(other) => {
-                let why = format!("dryRun: Unsupported value: {other:?}: supported values: \"All\"");
-                return Err(ApiError::bad_request(why));
-            }
-        };
-        let validation = match query.get("fieldValidation") {
-            None | Some("Warn") => FieldValidation::Warn,
-            Some("Ignore") => FieldValidation::Ignore,
-            Some("Strict") => FieldValidation::Strict,
-            Some(other) => {
-                let why = format!(
-                    "fieldValidation: Unsupported value: {other:?}: supported values: \"Ignore\", \"Strict\", \"Warn\""
-                );
-                return Err(ApiError::bad_request(why));
-            }
-        };
-        let manager = match query.get("fieldManager") {
-            Some(name) if name.len() > MAX_MANAGER_BYTES => {
-                let why = format!("fieldManager: Too long: may not be more than {MAX_MANAGER_BYTES} bytes");
-                return Err(ApiError::bad_request(why));
-            }
-            Some(name) => name.to_owned(),
-            None => manager_from_agent(agent),
-        };
-        Ok(Self { dry_run, manager, validation, force: query.flag("force") })
+    /// The `resourceVersion` of a read.
+    pub fn revision(&self) -> Result<Option<u64>, ApiError> {
+        let Some(text) = self.get("resourceVersion") else { return Ok(None) };
+        text.parse().map(Some).map_err(|e: ParseIntError| {
+            let why = format!("strconv.ParseUint: parsing {text:?}: {}", go_words(&e));
+            ApiError::bad_request(format!("invalid resource version: resourceVersion: Invalid value: {text:?}: {why}"))
+        })
     }
-}
-
-fn manager_from_agent(agent: &str) -> String {
-    let first = agent.split('/').next().unwrap_or_default().trim();
-    let printable: String = first.chars().filter(|c| !c.is_control()).take(MAX_MANAGER_BYTES).collect();
-    if printable.is_empty() { "unknown".to_owned() } else { printable }
 }
 
 #[cfg(test)]
@@ -251,6 +215,7 @@ mod tests {
             (Method::GET, "/api/v1/namespaces/a", "", "get", "", "namespaces", "", "a", "a"),
             (Method::PUT, "/api/v1/namespaces/a/finalize", "", "update", "", "namespaces", "finalize", "a", "a"),
             (Method::GET, "/api/v1/namespaces/a/pods", "watch=1", "watch", "", "pods", "", "a", ""),
+            (Method::GET, "/api/v1/watch/namespaces/a/pods/b", "", "watch", "", "pods", "", "a", "b"),
             (Method::DELETE, "/api/v1/namespaces/a/pods", "", "deletecollection", "", "pods", "", "a", ""),
             (Method::POST, "/api/v1/namespaces/a/pods/b/eviction", "", "create", "", "pods", "eviction", "a", "b"),
             (Method::PATCH, "/apis/g.io/v1/things/t/status", "", "patch", "g.io", "things", "status", "", "t"),
@@ -271,17 +236,5 @@ mod tests {
             assert!(!info.is_resource, "{path}");
             assert_eq!(info.verb, "get");
         }
-    }
-
-    #[test]
-    fn options_name_the_bad_parameter() {
-        let query = Query::parse(Some("dryRun=yes")).expect("query");
-        let e = WriteOptions::parse(&query, "").expect_err("bad dryRun");
-        assert!(e.message.contains("dryRun") && e.message.contains("yes"), "{e}");
-        let query = Query::parse(Some("limit=x")).expect("query");
-        assert!(query.number::<u64>("limit").expect_err("bad limit").message.contains("limit"));
-        let query = Query::parse(Some("")).expect("query");
-        let options = WriteOptions::parse(&query, "kubectl/v1.32.4 (linux/amd64)").expect("options");
-        assert_eq!(options.manager, "kubectl");
     }
 }

@@ -197,11 +197,6 @@ impl Resource {
         Named { group, resource: &self.kind, name }
     }
 
-    /// `/v1, Resource=pods`, as selector errors print it.
-    pub fn gvr_text(&self) -> String {
-        format!("{}/{}, Resource={}", self.group, self.version, self.plural)
-    }
-
     pub fn subresource(&self, name: &str) -> Option<&Subresource> {
         self.subresources.iter().find(|s| s.name == name)
     }
@@ -271,6 +266,14 @@ impl Resource {
                     || (field == "metadata.namespace" && self.namespaced)
                     || custom.version().selectable_fields.iter().any(|f| f.trim_start_matches('.') == field)
             }
+        }
+    }
+
+    /// What a selector is told that names another field.
+    pub fn not_selectable(&self, field: &str) -> String {
+        match &self.source {
+            Source::Builtin(kind) => kind.not_selectable(field),
+            Source::Custom(_) => format!("field label not supported: {field}"),
         }
     }
 

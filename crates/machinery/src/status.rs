@@ -150,8 +150,8 @@ impl ApiError {
         Self::new(503, "ServiceUnavailable", message, Value::Null)
     }
 
-    pub fn timeout(message: impl Into<String>) -> Self {
-        Self::new(504, "Timeout", message, json!({}))
+    pub fn timeout(message: impl fmt::Display) -> Self {
+        Self::new(504, "Timeout", format!("Timeout: {message}"), json!({}))
     }
 
     /// The body.

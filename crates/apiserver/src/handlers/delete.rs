@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
+use tether_machinery::field::{FieldError, Path};
 use tether_machinery::status::ApiError;
 
 use super::filter::Filter;
@@ -14,6 +15,8 @@ use super::write::{encode, modified, storage_error};
 use super::{Context, list, view};
 use crate::admission::Operation;
 use crate::object::{self, finalizers, is_deleting, meta_str};
+use crate::options;
+use crate::request::Query;
 use crate::response::{self, Body};
 use crate::store::{Change, Entry, Expect, WriteError};
 
@@ -43,56 +46,71 @@ enum Policy {
 
 impl Options {
     pub(super) fn parse(cx: &Context<'_>) -> Result<Self, ApiError> {
-        let body = if cx.body.is_empty() { json!({}) } else { crate::body::decode(cx.headers, &cx.body)?.value };
-        if body.get("kind").and_then(Value::as_str).is_some_and(|k| k != "DeleteOptions") {
-            return Err(ApiError::bad_request("the body of a DELETE must be of kind DeleteOptions"));
+        if cx.body.is_empty() {
+            return Self::from_query(cx.query);
         }
-        Self::from_parts(cx, &body)
+        let body = crate::body::decode(cx.headers, &cx.body)?.value;
+        match body.get("kind").and_then(Value::as_str) {
+            None | Some("" | "DeleteOptions") => Self::from_value(&body),
+            Some(other) => {
+                Err(ApiError::bad_request(format!("the body of a DELETE must be of kind DeleteOptions, not {other:?}")))
+            }
+        }
     }
 
-    /// Options as an eviction carries them.
-    pub(super) fn from_value(cx: &Context<'_>, value: &Value) -> Result<Self, ApiError> {
-        Self::from_parts(cx, value)
-    }
-
-    fn from_parts(cx: &Context<'_>, body: &Value) -> Result<Self, ApiError> {
-        let query = cx.query;
-        let dry_runs = body.get("dryRun").and_then(Value::as_array).is_some_and(|l| l.iter().any(|v| v == "All"));
+    /// Options as a body or an eviction carries them.
+    pub(super) fn from_value(body: &Value) -> Result<Self, ApiError> {
         let precondition = |field: &str| {
             body.get("preconditions").and_then(|p| p.get(field)).and_then(Value::as_str).map(str::to_owned)
         };
-        let orphan = body.get("orphanDependents").and_then(Value::as_bool).or(query.flag("orphanDependents"));
-        let policy = body.get("propagationPolicy").and_then(Value::as_str).or(query.get("propagationPolicy"));
-        let policy = match (policy, orphan) {
-            (Some(_), Some(_)) => {
-                return Err(ApiError::bad_request("orphanDependents and deletionPropagation cannot be both set"));
-            }
-            (Some("Orphan"), _) | (None, Some(true)) => Some(Policy::Orphan),
-            (Some("Background"), _) | (None, Some(false)) => Some(Policy::Background),
-            (Some("Foreground"), _) => Some(Policy::Foreground),
-            (Some(other), _) => {
-                return Err(ApiError::bad_request(format!(
-                    "propagationPolicy: Unsupported value: {other:?}: supported values: \
-                     \"Background\", \"Foreground\", \"Orphan\""
-                )));
-            }
-            (None, None) => None,
+        let grace_seconds = match body.get("gracePeriodSeconds").filter(|v| !v.is_null()) {
+            None => None,
+            Some(value) => Some(value.as_i64().ok_or_else(|| {
+                let found = json_type(value);
+                ApiError::bad_request(format!(
+                    "json: cannot unmarshal {found} into Go struct field DeleteOptions.gracePeriodSeconds of type int64"
+                ))
+            })?),
         };
-        let grace = body.get("gracePeriodSeconds").and_then(Value::as_i64);
-        let grace_seconds = match grace {
-            Some(seconds) => Some(seconds),
-            None => query.number::<i64>("gracePeriodSeconds")?,
-        };
-        if grace_seconds.is_some_and(|s| s < 0) {
-            return Err(ApiError::bad_request("gracePeriodSeconds: Invalid value: must be greater than or equal to 0"));
-        }
+        let policy = body.get("propagationPolicy").and_then(Value::as_str);
+        let orphan = body.get("orphanDependents").and_then(Value::as_bool);
+        let stages = body.get("dryRun").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        let stages: Vec<&str> = stages.iter().filter_map(Value::as_str).collect();
         Ok(Self {
             grace_seconds,
             uid: precondition("uid"),
             resource_version: precondition("resourceVersion"),
-            policy,
-            dry_run: dry_runs || query.get("dryRun") == Some("All"),
+            ..Self::checked(policy, orphan, &stages)?
         })
+    }
+
+    fn from_query(query: &Query) -> Result<Self, ApiError> {
+        let (policy, orphan) = (query.get("propagationPolicy"), query.flag("orphanDependents"));
+        let checked = Self::checked(policy, orphan, query.all("dryRun"))?;
+        Ok(Self { grace_seconds: query.number("gracePeriodSeconds")?, ..checked })
+    }
+
+    fn checked<S: AsRef<str>>(policy: Option<&str>, orphan: Option<bool>, stages: &[S]) -> Result<Self, ApiError> {
+        let path = || Path::new("propagationPolicy");
+        let mut errors = Vec::new();
+        if let (Some(policy), Some(_)) = (policy, orphan) {
+            let why = "orphanDependents and deletionPropagation cannot be both set";
+            errors.push(FieldError::invalid(path(), policy, why));
+        }
+        let policy = match (policy, orphan) {
+            (Some("Orphan"), _) | (None, Some(true)) => Some(Policy::Orphan),
+            (Some("Background"), _) | (None, Some(false)) => Some(Policy::Background),
+            (Some("Foreground"), _) => Some(Policy::Foreground),
+            (Some(other), _) => {
+                let known = ["Foreground", "Background", "Orphan", "nil"];
+                errors.push(FieldError::not_supported(path(), other, &known));
+                None
+            }
+            (None, None) => None,
+        };
+        errors.extend(options::check_dry_run(stages));
+        options::refuse("DeleteOptions", &errors)?;
+        Ok(Self { policy, dry_run: !stages.is_empty(), ..Self::default() })
     }
 
     fn check(&self, cx: &Context<'_>, name: &str, object: &Value) -> Result<(), ApiError> {
@@ -107,6 +125,18 @@ impl Options {
             }
         }
         Ok(())
+    }
+}
+
+/// What Go's JSON decoder calls a value.
+fn json_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
     }
 }
 
@@ -193,7 +223,9 @@ async fn write(cx: &Context<'_>, entry: &Entry, next: Value, gone: bool) -> Resu
 /// The object with its deletion begun: time stamp, grace and the finalizers that the policy asks for.
 fn begin(cx: &Context<'_>, current: &Value, options: &Options) -> Value {
     let mut next = current.clone();
-    let grace = cx.resource.deletion_grace(current, options.grace_seconds);
+    // Kubernetes takes a negative time for the shortest one that is not at once.
+    let asked = options.grace_seconds.map(|seconds| if seconds < 0 { 1 } else { seconds });
+    let grace = cx.resource.deletion_grace(current, asked);
     let meta = object::metadata(&mut next);
     if is_deleting(current) {
         let left = meta.get("deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);

@@ -32,13 +32,7 @@ impl Filter {
         }
         for requirement in fields.iter().flat_map(FieldSelector::requirements) {
             if !resource.selectable(&requirement.field) {
-                return Err(ApiError::bad_request(format!(
-                    "Unable to find {:?} that match label selector {:?}, field selector {selector:?}: \
-                     field label not supported: {}",
-                    resource.gvr_text(),
-                    query.get("labelSelector").unwrap_or_default(),
-                    requirement.field
-                )));
+                return Err(ApiError::bad_request(resource.not_selectable(&requirement.field)));
             }
         }
         Ok(Self { labels, fields })

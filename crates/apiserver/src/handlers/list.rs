@@ -3,13 +3,14 @@
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::{Response, StatusCode};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{Value, json};
 use tether_machinery::status::ApiError;
 
 use super::Context;
 use super::filter::Filter;
 use super::view;
+use crate::options::check_list;
 use crate::response::{self, Body, View};
 use crate::store::{Entry, ListError, ListQuery, Listing};
 
@@ -17,13 +18,13 @@ use crate::store::{Entry, ListError, ListQuery, Listing};
 const FILTER_STEP: usize = 500;
 
 /// Where a list goes on. Opaque to clients.
-#[derive(Debug, Serialize, Deserialize, PartialEq, Eq)]
+#[derive(Debug, Serialize, PartialEq, Eq)]
 struct Token {
     v: String,
     /// The revision of the first page; -1 once that is gone and the client accepted an inconsistent rest.
     rv: i64,
-    ns: String,
-    name: String,
+    /// `namespace/name` of the last object that was shown.
+    start: String,
 }
 
 const TOKEN_VERSION: &str = "meta.k8s.io/v1";
@@ -31,22 +32,53 @@ const TOKEN_VERSION: &str = "meta.k8s.io/v1";
 const MAX_TOKEN_BYTES: usize = 2048;
 
 impl Token {
+    fn after(rv: i64, (namespace, name): &(String, String)) -> Self {
+        Self { v: TOKEN_VERSION.to_owned(), rv, start: format!("{namespace}/{name}") }
+    }
+
     fn encode(&self) -> String {
         URL_SAFE_NO_PAD.encode(serde_json::to_vec(self).expect("a token must serialise"))
     }
 
     fn decode(text: &str) -> Result<Self, ApiError> {
-        let wrong = || ApiError::bad_request("continue key is not valid: start the list again without it");
+        let wrong =
+            |why: &str| ApiError::bad_request(format!("invalid continue token: continue key is not valid: {why}"));
         if text.len() > MAX_TOKEN_BYTES {
-            return Err(wrong());
+            return Err(wrong("too long"));
         }
-        let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| wrong())?;
-        let token: Self = serde_json::from_slice(&bytes).map_err(|_| wrong())?;
-        if token.v != TOKEN_VERSION || token.rv < -1 || token.rv == 0 {
-            return Err(wrong());
+        let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|e| wrong(&go_base64_words(&e)))?;
+        let fields: Value = serde_json::from_slice(&bytes).map_err(|e| wrong(&e.to_string()))?;
+        match fields.get("v").and_then(Value::as_str).unwrap_or_default() {
+            TOKEN_VERSION => {}
+            other => return Err(wrong(&format!("server does not recognize this encoded version {other}"))),
         }
-        Ok(token)
+        let rv = fields.get("rv").and_then(Value::as_i64).unwrap_or_default();
+        if rv < -1 || rv == 0 {
+            return Err(wrong(&format!("incorrect encoded start resourceVersion (version {TOKEN_VERSION})")));
+        }
+        let start = fields.get("start").and_then(Value::as_str).unwrap_or_default();
+        if start.is_empty() {
+            return Err(wrong(&format!("encoded start key empty (version {TOKEN_VERSION})")));
+        }
+        Ok(Self { v: TOKEN_VERSION.to_owned(), rv, start: start.to_owned() })
     }
+
+    /// Namespace and name to go on after.
+    fn position(&self) -> (String, String) {
+        let (namespace, name) = self.start.split_once('/').unwrap_or(("", &self.start));
+        (namespace.to_owned(), name.to_owned())
+    }
+}
+
+/// Go's words for text that is not base64; it counts an incomplete group from its first byte.
+fn go_base64_words(error: &base64::DecodeError) -> String {
+    use base64::DecodeError::{InvalidByte, InvalidLastSymbol, InvalidLength, InvalidPadding};
+    let at = match error {
+        InvalidByte(at, _) | InvalidLastSymbol(at, _) => *at,
+        InvalidLength(length) => length.saturating_sub(1),
+        InvalidPadding => 0,
+    };
+    format!("illegal base64 data at input byte {at}")
 }
 
 /// The fuzzers' way in.
@@ -74,6 +106,7 @@ pub(super) struct Page {
 
 /// GET of a collection.
 pub fn list(cx: &Context<'_>) -> Result<Response<Body>, ApiError> {
+    check_list(cx.query)?;
     refuse_future(cx)?;
     let filter = Filter::parse(&cx.resource, cx.query, &cx.info)?;
     let page = page(cx, &filter)?;
@@ -106,10 +139,10 @@ pub(super) fn list_meta(page: &Page) -> Value {
 
 /// The page that the request asks for, filtered.
 pub(super) fn page(cx: &Context<'_>, filter: &Filter) -> Result<Page, ApiError> {
-    let limit = cx.query.number::<usize>("limit")?.filter(|n| *n > 0);
+    let limit = limit(cx)?;
     let token = cx.query.get("continue").map(Token::decode).transpose()?;
     let mut at = exact_revision(cx, token.as_ref())?;
-    let mut after = token.map(|t| (t.ns, t.name));
+    let mut after = token.as_ref().map(Token::position);
     let mut page = Page { revision: 0, entries: Vec::new(), continue_token: None, remaining: None };
     loop {
         let wanted = limit.map_or(0, |n| n - page.entries.len());
@@ -134,9 +167,7 @@ pub(super) fn page(cx: &Context<'_>, filter: &Filter) -> Result<Page, ApiError> 
             return Ok(page);
         }
         if limit == Some(page.entries.len()) {
-            let (ns, name) = after.unwrap_or_default();
-            let token = Token { v: TOKEN_VERSION.to_owned(), rv: page.revision as i64, ns, name };
-            page.continue_token = Some(token.encode());
+            page.continue_token = Some(Token::after(page.revision as i64, &after.unwrap_or_default()).encode());
             page.remaining = filter.is_empty().then_some(remaining);
             return Ok(page);
         }
@@ -158,10 +189,7 @@ fn read_page(
     };
     cx.server.store().list(query).map_err(|e| match e {
         ListError::Compacted { .. } if after.is_some() => expired_continue(after),
-        ListError::Compacted { .. } => ApiError::expired(format!(
-            "The resourceVersion for the provided list is too old: {}",
-            at.unwrap_or_default()
-        )),
+        ListError::Compacted { .. } => ApiError::expired("The resourceVersion for the provided list is too old."),
         ListError::Future { .. } => too_large(at.unwrap_or_default(), cx.server.store().revision()),
     })
 }
@@ -174,36 +202,28 @@ fn expired_continue(after: Option<&(String, String)>) -> ApiError {
          the results. Continuing with the provided token results in an inconsistent list - objects that were \
          created, modified, or deleted between the time the first chunk was returned and now may show up in the list.",
     );
-    if let Some((ns, name)) = after.cloned() {
-        error.continue_token = Some(Token { v: TOKEN_VERSION.to_owned(), rv: -1, ns, name }.encode());
-    }
+    error.continue_token = after.map(|position| Token::after(-1, position).encode());
     error
 }
 
 /// The exact revision to list at, if the request fixes one.
 fn exact_revision(cx: &Context<'_>, token: Option<&Token>) -> Result<Option<u64>, ApiError> {
-    let given = cx.query.number::<u64>("resourceVersion")?;
-    let matching = cx.query.get("resourceVersionMatch");
+    let given = cx.query.revision()?.filter(|rv| *rv != 0);
     if let Some(token) = token {
-        if given.is_some_and(|rv| rv != 0) || matching.is_some() {
-            return Err(ApiError::bad_request("specifying resource version is not allowed when using continue"));
-        }
-        return Ok(u64::try_from(token.rv).ok());
+        return match given {
+            Some(_) => Err(ApiError::bad_request("specifying resource version is not allowed when using continue")),
+            None => Ok(u64::try_from(token.rv).ok()),
+        };
     }
-    match (matching, given) {
-        (None, Some(rv)) if rv != 0 && cx.query.number::<usize>("limit")?.is_some_and(|n| n > 0) => Ok(Some(rv)),
-        (None | Some("NotOlderThan"), Some(_)) | (None, None) => Ok(None),
-        (Some("Exact"), Some(rv)) if rv != 0 => Ok(Some(rv)),
-        (Some("Exact"), Some(_)) => Err(ApiError::bad_request(
-            "resourceVersionMatch: Forbidden: resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
-        )),
-        (Some("Exact" | "NotOlderThan"), None) => Err(ApiError::bad_request(
-            "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided",
-        )),
-        (Some(other), _) => Err(ApiError::bad_request(format!(
-            "resourceVersionMatch: Unsupported value: {other:?}: supported values: \"Exact\", \"NotOlderThan\""
-        ))),
-    }
+    let exact = match cx.query.get("resourceVersionMatch") {
+        Some(matching) => matching == "Exact",
+        None => limit(cx)?.is_some(),
+    };
+    Ok(given.filter(|_| exact))
+}
+
+fn limit(cx: &Context<'_>) -> Result<Option<usize>, ApiError> {
+    Ok(cx.query.number("limit")?.and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0))
 }
 
 /// 504 for a revision from the future, with the cause that client-go looks for.
@@ -220,7 +240,7 @@ pub(super) fn too_large(asked: u64, current: u64) -> ApiError {
 /// revision that it has not reached was never handed out: waiting for it would not help.
 fn refuse_future(cx: &Context<'_>) -> Result<(), ApiError> {
     let current = cx.server.store().revision();
-    match cx.query.number::<u64>("resourceVersion")? {
+    match cx.query.revision()? {
         Some(asked) if asked > current => Err(too_large(asked, current)),
         _ => Ok(()),
     }
@@ -232,10 +252,23 @@ mod tests {
 
     #[test]
     fn tokens_round_trip_and_reject_what_is_foreign() {
-        let token = Token { v: TOKEN_VERSION.to_owned(), rv: 7, ns: "a".to_owned(), name: "b".to_owned() };
-        assert_eq!(Token::decode(&token.encode()).expect("token"), token);
-        for bad in ["", "x", "eyJ2IjoiMSJ9", &"A".repeat(5000)] {
-            assert_eq!(Token::decode(bad).expect_err("foreign").code, 400, "{bad}");
+        for position in [("a".to_owned(), "b".to_owned()), (String::new(), "b".to_owned())] {
+            let token = Token::after(7, &position);
+            assert_eq!(Token::decode(&token.encode()).expect("token"), token);
+            assert_eq!(token.position(), position);
+        }
+        let cases = [
+            ("", "EOF while parsing"),
+            ("x", "illegal base64 data at input byte 0"),
+            ("eyJ2IjoiMSJ9", "server does not recognize this encoded version 1"),
+            ("eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6MX0", "encoded start key empty (version meta.k8s.io/v1)"),
+            (&"A".repeat(5000), "too long"),
+        ];
+        for (bad, why) in cases {
+            let error = Token::decode(bad).expect_err("foreign");
+            assert_eq!(error.code, 400, "{bad}");
+            assert!(error.message.starts_with("invalid continue token: continue key is not valid: "), "{error}");
+            assert!(error.message.contains(why), "{error}");
         }
     }
 }

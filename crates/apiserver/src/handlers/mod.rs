@@ -23,7 +23,8 @@ use crate::admission::{GroupVersionKind, GroupVersionResource, Operation, Reques
 use crate::auth::User;
 use crate::definitions;
 use crate::object::meta_str;
-use crate::request::{Query, RequestInfo, WriteOptions};
+use crate::options::{Write, WriteOptions};
+use crate::request::{Query, RequestInfo};
 use crate::resource::Resource;
 use crate::response::{Accepted, Body};
 use crate::server::Server;
@@ -84,8 +85,13 @@ fn check_served(cx: &Context<'_>) -> Result<(), ApiError> {
     let needs_namespace = cx.resource.namespaced
         && info.namespace.is_empty()
         && !matches!(info.verb, "list" | "watch" | "deletecollection");
-    let create_at_name = info.verb == "create" && sub.is_none() && !info.name.is_empty();
-    if !verbs.contains(&info.verb) || needs_namespace || create_at_name {
+    let at_name = !info.name.is_empty();
+    let wrong_level = match info.verb {
+        "create" => sub.is_none() && at_name,
+        "update" | "patch" => !at_name,
+        _ => false,
+    };
+    if !verbs.contains(&info.verb) || needs_namespace || wrong_level {
         return Err(not_allowed());
     }
     Ok(())
@@ -112,8 +118,16 @@ impl Context<'_> {
     }
 
     fn write_options(&self) -> Result<WriteOptions, ApiError> {
+        self.options_of(match self.info.verb {
+            "update" => Write::Update,
+            "patch" => Write::Patch,
+            _ => Write::Create,
+        })
+    }
+
+    fn options_of(&self, write: Write) -> Result<WriteOptions, ApiError> {
         let agent = self.headers.get(http::header::USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or_default();
-        WriteOptions::parse(self.query, agent)
+        WriteOptions::parse(write, self.query, agent)
     }
 
     /// The same request in another namespace.

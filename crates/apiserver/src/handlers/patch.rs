@@ -2,15 +2,14 @@
 
 use http::Response;
 use serde_json::Value;
-use tether_machinery::field::{FieldError, Path};
-use tether_machinery::status::{ApiError, Named};
+use tether_machinery::status::ApiError;
 use tether_machinery::{apply, patch};
 
 use super::Context;
 use super::write::{self, Tracking};
 use crate::body;
 use crate::object::meta_str;
-use crate::request::WriteOptions;
+use crate::options::{Write, WriteOptions};
 use crate::response::Body;
 
 /// The kinds of patch, by content type.
@@ -49,13 +48,10 @@ pub async fn patch(cx: &Context<'_>) -> Result<Response<Body>, ApiError> {
              application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml{strategic}"
         )));
     };
-    let options = cx.write_options()?;
     if kind == Kind::Apply {
-        return apply(cx, &options).await;
+        return apply(cx, &cx.options_of(Write::Apply)?).await;
     }
-    if cx.query.flag("force").unwrap_or(false) {
-        return Err(ApiError::bad_request("force: Forbidden: may not be specified for non-apply patch"));
-    }
+    let options = cx.options_of(Write::Patch)?;
     let decoded = body::decode_json(&cx.body)?;
     let complaints = std::sync::Mutex::new(Vec::new());
     let compute = |current: &Value| {
@@ -98,11 +94,6 @@ fn same_identity(cx: &Context<'_>, wished: &Value, current: &Value) -> Result<()
 }
 
 async fn apply(cx: &Context<'_>, options: &WriteOptions) -> Result<Response<Body>, ApiError> {
-    if cx.query.get("fieldManager").is_none() {
-        let at = Named { group: "meta.k8s.io", resource: "PatchOptions", name: "" };
-        let missing = FieldError::required(Path::new("fieldManager"), "is required for apply patch");
-        return Err(ApiError::invalid(at, &[missing]));
-    }
     let decoded = body::decode_yaml(&cx.body)?;
     let mut config = decoded.value;
     if !config.is_object() {
@@ -110,10 +101,9 @@ async fn apply(cx: &Context<'_>, options: &WriteOptions) -> Result<Response<Body
     }
     same_identity(cx, &config, &named_object(cx))?;
     let complaints = write::clean(cx, &mut config, decoded.complaints, options.validation)?;
-    let force = options.force.unwrap_or(false);
     let (api_version, reset) = (cx.resource.api_version(), cx.resource.reset_fields(&cx.info.subresource));
     let ownership = cx.ownership(options, &api_version, &reset);
-    let merge = |live: Option<&Value>| apply::apply(live, &config, force, &ownership);
+    let merge = |live: Option<&Value>| apply::apply(live, &config, options.force, &ownership);
     let mut written = if cx.server.store().get(&cx.key()).is_none() && cx.info.subresource.is_empty() {
         if !meta_str(&config, "resourceVersion").is_empty() || !meta_str(&config, "uid").is_empty() {
             let why =

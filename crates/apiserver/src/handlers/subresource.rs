@@ -66,7 +66,7 @@ async fn evict(cx: &Context<'_>) -> Result<Response<Body>, ApiError> {
     if !given.is_empty() && given != cx.info.name {
         return Err(ApiError::bad_request("name in URL does not match name in Eviction object"));
     }
-    let options = delete::Options::from_value(cx, eviction.get("deleteOptions").unwrap_or(&Value::Null))?;
+    let options = delete::Options::from_value(eviction.get("deleteOptions").unwrap_or(&Value::Null))?;
     let mut warnings = Vec::new();
     let by_eviction = (Operation::Create, eviction);
     delete::delete_named(cx, &cx.info.name, &options, by_eviction, &mut warnings).await?;

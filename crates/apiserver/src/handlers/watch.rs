@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::filter::Filter;
 use super::{Context, view};
+use crate::options::check_watch;
 use crate::random;
 use crate::resource::Resource;
 use crate::response::{self, Body, View};
@@ -32,6 +33,7 @@ const BATCH_BYTES: usize = 32 * 1024;
 
 /// Answers a watch.
 pub fn watch(cx: &Context<'_>) -> Result<Response<Body>, ApiError> {
+    check_watch(cx.query)?;
     let filter = Filter::parse(&cx.resource, cx.query, &cx.info)?;
     let start = Start::parse(cx)?;
     let store = cx.server.store();
@@ -75,7 +77,8 @@ pub fn watch(cx: &Context<'_>) -> Result<Response<Body>, ApiError> {
 }
 
 fn timeout(cx: &Context<'_>) -> Result<Duration, ApiError> {
-    Ok(match cx.query.number::<u64>("timeoutSeconds")? {
+    let seconds = cx.query.number("timeoutSeconds")?.and_then(|n| u64::try_from(n).ok());
+    Ok(match seconds {
         Some(seconds) if seconds > 0 => Duration::from_secs(seconds.min(24 * 3600)),
         _ => DEFAULT_TIMEOUT + DEFAULT_TIMEOUT.mul_f64(random::jitter()),
     })
@@ -93,31 +96,13 @@ enum Start {
 
 impl Start {
     fn parse(cx: &Context<'_>) -> Result<Self, ApiError> {
-        let revision = cx.query.number::<u64>("resourceVersion")?;
-        let matching = cx.query.get("resourceVersionMatch");
-        let send_initial = cx.query.flag("sendInitialEvents");
-        if send_initial.is_none() {
-            if matching.is_some() {
-                return Err(ApiError::bad_request(
-                    "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch unless \
-                     sendInitialEvents is provided",
-                ));
-            }
-            return Ok(match revision {
-                None | Some(0) => Self::State { marked: false },
-                Some(revision) => Self::At(revision),
-            });
-        }
-        if matching != Some("NotOlderThan") {
-            return Err(ApiError::bad_request(
-                "resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
-            ));
-        }
+        let revision = cx.query.revision()?.filter(|rv| *rv != 0);
         let bookmarks = cx.query.flag("allowWatchBookmarks").unwrap_or(false);
-        Ok(match (send_initial, revision) {
+        Ok(match (cx.query.flag("sendInitialEvents"), revision) {
             (Some(true), _) => Self::State { marked: bookmarks },
-            (_, None | Some(0)) => Self::At(cx.server.store().revision()),
-            (_, Some(revision)) => Self::At(revision),
+            (None, None) => Self::State { marked: false },
+            (Some(false), None) => Self::At(cx.server.store().revision()),
+            (None | Some(false), Some(revision)) => Self::At(revision),
         })
     }
 }

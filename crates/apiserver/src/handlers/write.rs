@@ -15,8 +15,8 @@ use tether_machinery::status::ApiError;
 use super::{Context, view};
 use crate::admission::Operation;
 use crate::object::{self, meta_str};
+use crate::options::{FieldValidation, WriteOptions};
 use crate::random;
-use crate::request::{FieldValidation, WriteOptions};
 use crate::response::{self, Body};
 use crate::store::{Change, Entry, Expect, WriteError};
 

@@ -231,10 +231,19 @@ impl Kind {
 
     /// The value of a field label for selectors; `None` if the label is not supported.
     pub fn field(&self, object: &Value, label: &str) -> Option<String> {
+        // Kinds without a list of their own take both names, though a cluster-scoped object has no namespace.
         let known = label == "metadata.name"
-            || (label == "metadata.namespace" && self.namespaced)
+            || (label == "metadata.namespace" && (self.namespaced || self.selectable.is_empty()))
             || self.selectable.contains(&label);
         known.then(|| registry::field_value(self, object, label))
+    }
+
+    /// What a selector is told that names a field which [`Kind::field`] does not know.
+    pub fn not_selectable(&self, label: &str) -> String {
+        if self.selectable.is_empty() {
+            return format!("{label:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"");
+        }
+        format!("field label not supported: {label}")
     }
 }
 
@@ -303,6 +312,10 @@ mod tests {
         assert_eq!(pods.field(&pod, "spec.volumes"), None);
         let nodes = by_plural("", "v1", "nodes").unwrap();
         assert_eq!(nodes.field(&pod, "metadata.namespace"), None);
+        assert_eq!(nodes.not_selectable("status.phase"), "field label not supported: status.phase");
+        let volumes = by_plural("", "v1", "persistentvolumes").unwrap();
+        assert_eq!(volumes.field(&json!({}), "metadata.namespace").as_deref(), Some(""));
+        assert!(volumes.not_selectable("status.phase").starts_with("\"status.phase\" is not a known field selector"));
     }
 
     /// JSON that looks like objects, with the right names in the wrong places.

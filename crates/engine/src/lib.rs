@@ -13,3 +13,5 @@
 
 pub mod device;
 pub mod frontend;
+pub mod host;
+pub mod ring;

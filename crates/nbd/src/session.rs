@@ -219,18 +219,6 @@ impl Session {
         }
     }
 
-    /// Answers a read of blocks that are all zeroes; true if the zeroes themselves must follow.
-    pub fn reply_zeroes(&self, cookie: u64, offset: u64, len: u32, out: &mut BytesMut) -> bool {
-        if !self.agreed.structured || len == 0 {
-            self.reply_data_header(cookie, offset, len, out);
-            return len > 0;
-        }
-        wire::put_chunk(out, chunk::DONE, chunk::OFFSET_HOLE, cookie, 8 + 4);
-        out.put_u64(offset);
-        out.put_u32(len);
-        false
-    }
-
     /// Answers a command without data.
     pub fn reply_ok(&self, cookie: u64, out: &mut BytesMut) {
         wire::put_simple_reply(out, 0, cookie);

@@ -263,12 +263,6 @@ fn replies_are_structured_only_if_agreed() {
     let mut out = BytesMut::new();
     Session::new(agreed(true)).reply_failed(7, Errno::Io, "no replica", &mut out);
     assert_eq!(out.len(), 20 + 6 + "no replica".len());
-    let mut out = BytesMut::new();
-    assert!(!Session::new(agreed(true)).reply_zeroes(7, 0, 512, &mut out), "a hole says it all");
-    assert_eq!(out.len(), 20 + 12);
-    let mut out = BytesMut::new();
-    assert!(Session::new(agreed(false)).reply_zeroes(7, 0, 512, &mut out), "the zeroes follow");
-    assert_eq!(out.len(), 16);
 }
 
 proptest! {

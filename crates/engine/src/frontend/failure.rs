@@ -1,35 +1,23 @@
-//! Why a request failed, and the numbers under which NBD clients and the kernel learn it.
+//! The numbers under which NBD clients and the kernel learn why a request failed.
 //!
 //! | failure | NBD | kernel device | what a user sees |
 //! |---|---|---|---|
-//! | `Fenced` | `ESHUTDOWN` | `EIO` | another engine holds the volume; this connection or device is over |
-//! | `Io` | `EIO` | `EIO` | no replica could serve it and none will come back |
-//! | `NoSpace` | `ENOSPC` | `ENOSPC` | past the end, or no room that could be made |
-//! | `Invalid` | `EINVAL` | `EINVAL` | a request that makes no sense for this volume |
-//! | `ReadOnly` | `EPERM` | `EROFS` | a write to a volume that is attached read-only |
-//! | `Unsupported` | `ENOTSUP` | `EOPNOTSUPP` | the volume cannot do this; the kernel falls back by itself |
-//! | `ShuttingDown` | `ESHUTDOWN` | `EIO` | the engine was closed while the request was in flight |
+//! | fenced | `ESHUTDOWN` | `EIO` | another engine holds the volume; this connection or device is over |
+//! | stopped | `ESHUTDOWN` | `EIO` | the engine was closed while the request was in flight |
+//! | last member lost | `EIO` | `EIO` | acknowledged writes may be gone; the volume must be attached again |
+//! | a replica's disk | `EIO` | `EIO` | no replica could serve it |
+//! | no space | `ENOSPC` | `ENOSPC` | past the end of the volume, or no room that could be made |
+//! | invalid | `EINVAL` | `EINVAL` | a request that makes no sense for this volume |
+//! | unsupported | `ENOTSUP` | `EOPNOTSUPP` | the store cannot do this; the kernel falls back by itself |
 //!
 //! Suspended I/O is no failure: it is not completed until it can be.
 
-use std::fmt;
-
 use tether_nbd::wire::Errno;
-
-/// The kinds of failures that users can tell apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
-    Fenced,
-    Io,
-    NoSpace,
-    Invalid,
-    ReadOnly,
-    Unsupported,
-    ShuttingDown,
-}
+use tether_replication::engine::IoError;
+use tether_replication::wire::Failure;
 
 /// Linux' error numbers, as far as a block device may answer with them.
-mod linux {
+pub mod linux {
     pub const EIO: i32 = 5;
     pub const EINVAL: i32 = 22;
     pub const ENOSPC: i32 = 28;
@@ -37,53 +25,25 @@ mod linux {
     pub const EOPNOTSUPP: i32 = 95;
 }
 
-impl Kind {
-    pub const ALL: [Self; 7] =
-        [Self::Fenced, Self::Io, Self::NoSpace, Self::Invalid, Self::ReadOnly, Self::Unsupported, Self::ShuttingDown];
-
-    /// What an NBD client is told.
-    pub fn nbd(self) -> Errno {
-        match self {
-            // Not EIO: a client that reconnects and replays must not replay into somebody else's volume.
-            Self::Fenced | Self::ShuttingDown => Errno::Shutdown,
-            Self::Io => Errno::Io,
-            Self::NoSpace => Errno::NoSpace,
-            Self::Invalid => Errno::Inval,
-            Self::ReadOnly => Errno::Perm,
-            Self::Unsupported => Errno::NotSup,
-        }
-    }
-
-    /// What the kernel is told. Block layers know few numbers, and retry on some: a fenced device answers with the one
-    /// that every file system takes as final.
-    pub fn linux(self) -> i32 {
-        match self {
-            Self::Fenced | Self::Io | Self::ShuttingDown => linux::EIO,
-            Self::NoSpace => linux::ENOSPC,
-            Self::Invalid => linux::EINVAL,
-            Self::ReadOnly => linux::EROFS,
-            Self::Unsupported => linux::EOPNOTSUPP,
-        }
+/// What an NBD client is told.
+pub fn nbd(error: IoError) -> Errno {
+    match error {
+        // Not EIO: this server will not serve the volume again, and a client should not try.
+        IoError::Fenced | IoError::Stopped | IoError::Failed(Failure::Fenced { .. }) => Errno::Shutdown,
+        IoError::Failed(Failure::NoSpace) => Errno::NoSpace,
+        IoError::Failed(Failure::Unsupported) => Errno::NotSup,
+        IoError::Invalid | IoError::Failed(Failure::Invalid) => Errno::Inval,
+        IoError::LastMemberLost | IoError::Failed(_) => Errno::Io,
     }
 }
 
-/// A kind, and the reason in words.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
-    pub kind: Kind,
-    pub why: String,
-}
-
-impl Failure {
-    pub fn new(kind: Kind, why: impl Into<String>) -> Self {
-        Self { kind, why: why.into() }
+/// What the kernel is told. Block layers know few numbers, and retry on some: a fenced device answers with the one
+/// that every file system takes as final.
+pub fn linux(error: IoError) -> i32 {
+    match nbd(error) {
+        Errno::NoSpace => linux::ENOSPC,
+        Errno::NotSup => linux::EOPNOTSUPP,
+        Errno::Inval => linux::EINVAL,
+        _ => linux::EIO,
     }
 }
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.why)
-    }
-}
-
-impl std::error::Error for Failure {}

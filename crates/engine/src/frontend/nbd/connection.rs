@@ -8,28 +8,31 @@
 //!                └──┘   └──────────────┴───────────────────┴───────────────────────┘
 //! ```
 //!
-//! The host alternates between four calls: [`Connection::receive`] says how much to receive and where,
-//! [`Connection::received`] takes it back, [`Connection::output`] gives what is to be sent, [`Connection::sent`] says
-//! what was. Requests come out of `received` and [`Connection::complete`]; the engine answers each of them once.
+//! The host keeps a stream of received bytes: it receives at most [`Connection::wanted`] bytes behind its end and
+//! calls [`Connection::feed`]. It sends what [`Connection::output`] gives and says so with [`Connection::sent`].
+//! Requests come out of `feed`, `sent` and [`Connection::complete`]; the engine answers each of them once.
 //!
 //! **Bounds.** At most [`Limits::requests`] commands and about [`Limits::bytes`] of payload (being written, being read
 //! or waiting for the client to take it) are held; past that nothing is received, and TCP stops the client.
 //!
 //! **Copies.** Small commands are received many at a time; their payloads are slices of the one buffer. A payload
 //! of [`LARGE_BYTES`] or more is received alone, with the header of the next command behind it, into a buffer made
-//! for it. Only what had arrived of a first large payload before its length was known is moved once.
+//! for it. Only what had arrived of a first large payload before its length was known is moved once. Payload is not
+//! aligned: the engine only passes it on, and it is the replica that writes it to a disk.
 
 use bytes::{Bytes, BytesMut};
 use tether_nbd::handshake::{Export, Handshake, Progress};
 use tether_nbd::session::{self, Event, Session};
-use tether_nbd::wire::REQUEST_BYTES;
+use tether_nbd::wire::{Errno, REQUEST_BYTES};
+use tether_replication::wire::Extent;
 
 use super::export::Volume;
-use super::flight::{Answer, Content, Finished, Flight, Piece};
+use super::flight::{Answer, Content, Finished, Flight};
 use super::listen::Security;
 use super::output::Output;
 use super::tls::Layer;
 use crate::frontend::block::{ClientId, Completion, Request};
+use crate::frontend::failure;
 
 /// Bytes received at once while commands are small: a queue of sixteen 4 KiB writes.
 const CHUNK_BYTES: usize = 64 * 1024;
@@ -37,8 +40,6 @@ const CHUNK_BYTES: usize = 64 * 1024;
 pub const LARGE_BYTES: usize = 32 * 1024;
 /// Bytes of a refused payload that are received at once, to be thrown away.
 const SKIP_BYTES: usize = CHUNK_BYTES;
-/// Longest run in a status reply: what 32 bits hold, whole blocks of any size.
-const LONGEST_EXTENT_BYTES: u32 = 1 << 31;
 
 /// How much one connection may have in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,13 +56,6 @@ impl Default for Limits {
     }
 }
 
-/// Where bytes are to be received: into the spare capacity of `buffer`, behind what it holds, at most `most` of them.
-#[derive(Debug)]
-pub struct Receive {
-    pub buffer: BytesMut,
-    pub most: usize,
-}
-
 #[derive(Debug)]
 enum Phase {
     Handshake(Handshake),
@@ -74,11 +68,7 @@ enum Phase {
 #[derive(Debug)]
 enum Transport {
     Clear,
-    /// Bytes of the socket on their way to and from the layer.
-    Tls {
-        layer: Box<Layer>,
-        received: BytesMut,
-    },
+    Tls(Box<Layer>),
 }
 
 /// The server's side of one connection.
@@ -90,8 +80,8 @@ pub struct Connection {
     transport: Transport,
     /// Plain bytes that are not understood yet.
     input: BytesMut,
-    /// The host holds a buffer of ours.
-    receiving: bool,
+    /// What [`Connection::missing`] said when the input was last looked at.
+    wanted: usize,
     /// The last payload was large: receive exactly what is missing.
     exact: bool,
     flight: Flight,
@@ -111,7 +101,7 @@ impl Connection {
             security,
             transport: Transport::Clear,
             input: BytesMut::new(),
-            receiving: false,
+            wanted: CHUNK_BYTES,
             exact: false,
             flight: Flight::new(client),
             output,
@@ -119,26 +109,41 @@ impl Connection {
         }
     }
 
-    /// The buffer to receive into, or None while nothing should be received: the host holds one already, the limits
-    /// are reached, or the connection is ending.
-    pub fn receive(&mut self) -> Option<Receive> {
+    /// How many bytes to receive at most, behind what is left in the stream. Zero: none for now, either because the
+    /// limits are reached (until something is completed or sent) or because the connection is ending.
+    pub fn wanted(&self) -> usize {
         let ending = matches!(self.phase, Phase::Draining(_) | Phase::Over(_));
-        if self.receiving || ending || !self.has_room() {
-            return None;
-        }
-        self.receiving = true;
-        if let Transport::Tls { received, .. } = &mut self.transport {
-            received.reserve(CHUNK_BYTES);
-            return Some(Receive { buffer: std::mem::take(received), most: CHUNK_BYTES });
-        }
-        let most = self.most();
-        make_room(&mut self.input, most);
-        Some(Receive { buffer: std::mem::take(&mut self.input), most })
+        if ending || !self.has_room() { 0 } else { self.wanted }
     }
 
-    /// How much to receive next, in clear.
-    fn most(&self) -> usize {
-        let Phase::Session(session) = &self.phase else { return CHUNK_BYTES };
+    /// Takes what it can from the `stream` of received bytes. The beginning of a command may be left there, with room
+    /// for [`Connection::wanted`] more bytes behind it: the payload of a write is then in one piece where it was
+    /// received.
+    pub fn feed(&mut self, stream: &mut BytesMut, submit: &mut Vec<Request>) {
+        match &mut self.transport {
+            Transport::Tls(layer) => match layer.decrypt(stream, &mut self.input) {
+                Ok(true) => {}
+                Ok(false) => self.over("the client closed its TLS session"),
+                Err(error) => self.over(error.to_string()),
+            },
+            Transport::Clear if self.input.is_empty() => std::mem::swap(&mut self.input, stream),
+            Transport::Clear => self.input.unsplit(stream.split()),
+        }
+        self.advance(submit);
+        match self.transport {
+            Transport::Tls(_) => make_room(stream, CHUNK_BYTES),
+            // What cannot be understood for want of room stays here, to be gone on with when there is.
+            Transport::Clear if !self.has_room() => {}
+            Transport::Clear => {
+                std::mem::swap(&mut self.input, stream);
+                make_room(stream, self.wanted);
+            }
+        }
+    }
+
+    /// How much to receive next.
+    fn missing(&self) -> usize {
+        let (Transport::Clear, Phase::Session(session)) = (&self.transport, &self.phase) else { return CHUNK_BYTES };
         let missing = session.missing(&self.input);
         if session.skipping() {
             missing.clamp(1, SKIP_BYTES)
@@ -149,23 +154,6 @@ impl Connection {
         } else {
             missing.max(CHUNK_BYTES)
         }
-    }
-
-    /// Takes back the buffer of [`Connection::receive`], with the received bytes appended.
-    pub fn received(&mut self, buffer: BytesMut, submit: &mut Vec<Request>) {
-        self.receiving = false;
-        match &mut self.transport {
-            Transport::Clear => self.input = buffer,
-            Transport::Tls { layer, received } => {
-                *received = buffer;
-                match layer.decrypt(received, &mut self.input) {
-                    Ok(true) => {}
-                    Ok(false) => self.over("the client closed its TLS session"),
-                    Err(error) => self.over(error.to_string()),
-                }
-            }
-        }
-        self.advance(submit);
     }
 
     /// The client is gone, or its socket failed. Requests in flight go on; their completions are dropped.
@@ -192,7 +180,7 @@ impl Connection {
 
     /// What is to be sent, in order; the host sends all of it before it asks again.
     pub fn output(&mut self) -> Vec<Bytes> {
-        let Transport::Tls { layer, .. } = &mut self.transport else { return self.output.take() };
+        let Transport::Tls(layer) = &mut self.transport else { return self.output.take() };
         match layer.encrypt(&self.output.take_plain()) {
             Ok(segments) => {
                 self.output.hand_over(segments.iter().map(|s| s.len() as u64).sum());
@@ -249,7 +237,12 @@ impl Connection {
 
     /// Understands as much of the input as there is room for.
     fn advance(&mut self, submit: &mut Vec<Request>) {
-        while !self.receiving && self.step(submit) {}
+        // Without input there is nothing to understand, and what is wanted was said when there was.
+        if self.input.is_empty() {
+            return;
+        }
+        while self.step(submit) {}
+        self.wanted = self.missing();
     }
 
     fn step(&mut self, submit: &mut Vec<Request>) -> bool {
@@ -304,7 +297,7 @@ impl Connection {
         match self.security.layer() {
             Ok(mut layer) => {
                 layer.clear_first(self.output.take_plain());
-                self.transport = Transport::Tls { layer: Box::new(layer), received: BytesMut::new() };
+                self.transport = Transport::Tls(Box::new(layer));
                 self.phase = Phase::Handshake(Handshake::after_tls(self.exports.clone(), no_zeroes));
             }
             Err(error) => self.over(error.to_string()),
@@ -326,50 +319,30 @@ fn make_room(buffer: &mut BytesMut, more: usize) {
 fn answer(session: &Session, finished: Finished, output: &mut Output) {
     let cookie = finished.cookie;
     match (finished.result, finished.answer) {
-        (Err(failure), _) => {
-            output.write(|out| session.reply_failed(cookie, failure.kind.nbd(), &failure.why, out));
-        }
+        (Err(error), _) => fail(session, cookie, failure::nbd(error), &error.to_string(), output),
         (Ok(Content::Data(pieces)), Answer::Read { offset, len }) => {
-            answer_read(session, cookie, offset, len, pieces, output);
+            let answered: usize = pieces.iter().map(Bytes::len).sum();
+            if answered != len as usize {
+                let why = format!("the read came back with {answered} bytes of {len}");
+                return fail(session, cookie, Errno::Io, &why, output);
+            }
+            output.write(|out| session.reply_data_header(cookie, offset, len, out));
+            for piece in pieces {
+                output.payload(piece);
+            }
         }
         (Ok(Content::Extents(extents)), Answer::Status { one }) => {
-            let extents: Vec<session::Extent> = extents.iter().map(|e| status_extent(e.len, e.allocated)).collect();
+            let told = |e: &Extent| session::Extent { len: e.len, hole: !e.allocated, zero: e.zero };
+            let extents: Vec<session::Extent> = extents.iter().filter(|e| e.len > 0).map(told).collect();
             if extents.is_empty() {
-                let why = "the volume's allocation is not known";
-                output.write(|out| session.reply_failed(cookie, tether_nbd::wire::Errno::Io, why, out));
-            } else {
-                output.write(|out| session.reply_status(cookie, &extents, one, out));
+                return fail(session, cookie, Errno::Io, "the volume's allocation is not known", output);
             }
+            output.write(|out| session.reply_status(cookie, &extents, one, out));
         }
         (Ok(_), _) => output.write(|out| session.reply_ok(cookie, out)),
     }
 }
 
-fn answer_read(session: &Session, cookie: u64, offset: u64, len: u32, pieces: Vec<Piece>, output: &mut Output) {
-    let answered: u64 = pieces.iter().map(Piece::len).sum();
-    if answered != u64::from(len) {
-        let why = format!("the read came back with {answered} bytes of {len}");
-        output.write(|out| session.reply_failed(cookie, tether_nbd::wire::Errno::Io, &why, out));
-        return;
-    }
-    if pieces.iter().all(|piece| matches!(piece, Piece::Zeroes(_))) {
-        if output.write(|out| session.reply_zeroes(cookie, offset, len, out)) {
-            output.zeroes(len);
-        }
-        return;
-    }
-    output.write(|out| session.reply_data_header(cookie, offset, len, out));
-    for piece in pieces {
-        match piece {
-            Piece::Data(data) => output.payload(data),
-            Piece::Zeroes(len) => output.zeroes(len),
-            Piece::Missing => {}
-        }
-    }
-}
-
-fn status_extent(len: u64, allocated: bool) -> session::Extent {
-    // The protocol counts in 32 bits; the client asks again behind a longer run.
-    let len = u32::try_from(len).unwrap_or(LONGEST_EXTENT_BYTES);
-    session::Extent { len, hole: !allocated, zero: !allocated }
+fn fail(session: &Session, cookie: u64, errno: Errno, why: &str, output: &mut Output) {
+    output.write(|out| session.reply_failed(cookie, errno, why, out));
 }

@@ -8,8 +8,10 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use tether_nbd::session::{Command, Request as Asked};
 
-use crate::frontend::block::{ClientId, Completion, Done, Extent, Operation, Request, RequestId};
-use crate::frontend::failure::Failure;
+use tether_replication::engine::{IoAnswer, IoError, IoOp};
+use tether_replication::wire::Extent;
+
+use crate::frontend::block::{self, ClientId, Completion, Request};
 
 /// Longest read or write that is given to the engine in one request. One mebibyte keeps the buffers between engine
 /// and replicas small and is past the point where longer requests are any faster.
@@ -23,36 +25,19 @@ pub enum Answer {
     Status { one: bool },
 }
 
-/// Data of one piece of a read.
-#[derive(Clone, Debug)]
-pub enum Piece {
-    Missing,
-    Data(Bytes),
-    Zeroes(u32),
-}
-
-impl Piece {
-    pub fn len(&self) -> u64 {
-        match self {
-            Self::Missing => 0,
-            Self::Data(data) => data.len() as u64,
-            Self::Zeroes(len) => u64::from(*len),
-        }
-    }
-}
-
 /// A command that can be answered.
 #[derive(Debug)]
 pub struct Finished {
     pub cookie: u64,
     pub answer: Answer,
-    pub result: Result<Content, Failure>,
+    pub result: Result<Content, IoError>,
 }
 
 #[derive(Debug)]
 pub enum Content {
     Plain,
-    Data(Vec<Piece>),
+    /// The pieces of a read, in order.
+    Data(Vec<Bytes>),
     Extents(Vec<Extent>),
 }
 
@@ -63,9 +48,9 @@ struct Pending {
     payload: u64,
     /// One bit of truth per piece; a piece that is completed twice does not count twice.
     waiting: Vec<bool>,
-    data: Vec<Piece>,
+    data: Vec<Bytes>,
     extents: Vec<Extent>,
-    failure: Option<Failure>,
+    failure: Option<IoError>,
 }
 
 /// All commands of one connection that are not answered yet.
@@ -99,11 +84,11 @@ impl Flight {
     /// Takes a command in and gives out its requests.
     pub fn start(&mut self, asked: Asked, submit: &mut Vec<Request>) {
         let (answer, operations) = operations(asked.command);
-        let payload = operations.iter().map(Operation::payload).sum();
+        let payload = operations.iter().map(block::payload).sum();
         let count = operations.len();
         let first = self.sequence(count as u32);
         let data = match answer {
-            Answer::Read { .. } => vec![Piece::Missing; count],
+            Answer::Read { .. } => vec![Bytes::new(); count],
             _ => Vec::new(),
         };
         let pending = Pending {
@@ -117,8 +102,8 @@ impl Flight {
         };
         self.bytes += payload;
         self.pending.insert(first, pending);
-        for (i, operation) in operations.into_iter().enumerate() {
-            submit.push(Request { id: RequestId::new(self.client, first + i as u32), operation });
+        for (i, op) in operations.into_iter().enumerate() {
+            submit.push(Request { io: self.client.io(first + i as u32), op });
         }
     }
 
@@ -141,7 +126,7 @@ impl Flight {
 
     /// Notes a completion; returns the command if this was its last piece.
     pub fn complete(&mut self, completion: Completion) -> Option<Finished> {
-        let sequence = completion.id.sequence();
+        let sequence = block::sequence(completion.io);
         let (&first, pending) = self.pending.range_mut(..=sequence).next_back()?;
         let piece = (sequence - first) as usize;
         if !std::mem::take(pending.waiting.get_mut(piece)?) {
@@ -151,7 +136,7 @@ impl Flight {
             Err(failure) => {
                 pending.failure.get_or_insert(failure);
             }
-            Ok(done) => pending.note(piece, done),
+            Ok(answer) => pending.note(piece, answer),
         }
         if pending.waiting.iter().any(|waiting| *waiting) {
             return None;
@@ -163,14 +148,10 @@ impl Flight {
 }
 
 impl Pending {
-    fn note(&mut self, piece: usize, done: Done) {
-        match (done, self.answer) {
-            (Done::Data(data), Answer::Read { .. }) => self.data[piece] = Piece::Data(data),
-            (Done::Zeroes, Answer::Read { len, .. }) => {
-                let start = piece as u32 * MAX_PIECE_BYTES;
-                self.data[piece] = Piece::Zeroes((len - start).min(MAX_PIECE_BYTES));
-            }
-            (Done::Extents(extents), _) => self.extents = extents,
+    fn note(&mut self, piece: usize, answer: IoAnswer) {
+        match (answer, self.answer) {
+            (IoAnswer::Data(data), Answer::Read { .. }) => self.data[piece] = data,
+            (IoAnswer::Extents(extents), _) => self.extents = extents,
             _ => {}
         }
     }
@@ -186,32 +167,27 @@ impl Pending {
 }
 
 /// The requests of a command: at least one.
-fn operations(command: Command) -> (Answer, Vec<Operation>) {
+fn operations(command: Command) -> (Answer, Vec<IoOp>) {
     match command {
         Command::Read { offset, len } => {
-            let piece = |start: u32| Operation::Read {
-                offset: offset + u64::from(start),
-                len: (len - start).min(MAX_PIECE_BYTES),
-            };
+            let piece =
+                |start: u32| IoOp::Read { offset: offset + u64::from(start), len: (len - start).min(MAX_PIECE_BYTES) };
             (Answer::Read { offset, len }, starts(len).map(piece).collect())
         }
         Command::Write { offset, data, fua } => {
             let piece = |start: u32| {
                 let end = data.len().min(start as usize + MAX_PIECE_BYTES as usize);
-                Operation::Write { offset: offset + u64::from(start), data: data.slice(start as usize..end), fua }
+                IoOp::Write { offset: offset + u64::from(start), data: data.slice(start as usize..end), fua }
             };
             (Answer::Plain, starts(data.len() as u32).map(piece).collect())
         }
-        Command::Flush => (Answer::Plain, vec![Operation::Flush]),
-        Command::Trim { offset, len, fua } => {
-            (Answer::Plain, vec![Operation::Trim { offset, len: u64::from(len), fua }])
-        }
+        Command::Flush => (Answer::Plain, vec![IoOp::Flush]),
+        // Nothing is promised about trimmed content, so there is nothing that FUA could make durable.
+        Command::Trim { offset, len, .. } => (Answer::Plain, vec![IoOp::Trim { offset, len }]),
         Command::WriteZeroes { offset, len, fua, may_punch } => {
-            (Answer::Plain, vec![Operation::WriteZeroes { offset, len: u64::from(len), fua, may_punch }])
+            (Answer::Plain, vec![IoOp::Zero { offset, len, fua, unmap: may_punch }])
         }
-        Command::BlockStatus { offset, len, one } => {
-            (Answer::Status { one }, vec![Operation::Status { offset, len: u64::from(len) }])
-        }
+        Command::BlockStatus { offset, len, one } => (Answer::Status { one }, vec![IoOp::Status { offset, len }]),
     }
 }
 

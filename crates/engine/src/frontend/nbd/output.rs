@@ -4,9 +4,6 @@ use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
 
-/// Zeroes for clients that cannot be told of a hole, sent over and over.
-static ZEROES: [u8; 64 * 1024] = [0; 64 * 1024];
-
 /// A queue of segments, in the order in which they go out.
 #[derive(Debug, Default)]
 pub struct Output {
@@ -36,15 +33,6 @@ impl Output {
         self.seal();
         self.queued += data.len() as u64;
         self.segments.push_back(data);
-    }
-
-    pub fn zeroes(&mut self, len: u32) {
-        let mut left = len as usize;
-        while left > 0 {
-            let part = left.min(ZEROES.len());
-            self.payload(Bytes::from_static(&ZEROES[..part]));
-            left -= part;
-        }
     }
 
     fn seal(&mut self) {

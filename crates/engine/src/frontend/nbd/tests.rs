@@ -4,12 +4,16 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use proptest::prelude::*;
 use tether_nbd::wire::{self, Errno, RequestHeader, command, option};
 
+use tether_replication::engine::{IoAnswer, IoError, IoOp, IoResult};
+use tether_replication::ids::Epoch;
+use tether_replication::wire::{Extent, Failure};
+
 use super::connection::{Connection, Limits};
 use super::export::{Lineage, Volume};
 use super::flight::MAX_PIECE_BYTES;
 use super::listen::{Address, Security};
-use crate::frontend::block::{ClientId, Completion, Done, Extent, Operation, Request};
-use crate::frontend::failure::{Failure, Kind};
+use crate::frontend::block::{self, ClientId, Completion, Request};
+use crate::frontend::failure;
 
 const MIB: u32 = 1 << 20;
 
@@ -21,6 +25,8 @@ fn volume() -> Volume {
 /// A connection in its session, and the bytes it has sent.
 struct Scripted {
     connection: Connection,
+    /// What the host received and the connection left.
+    stream: BytesMut,
     replies: BytesMut,
     /// Requests that the engine has not answered.
     open: Vec<Request>,
@@ -44,6 +50,10 @@ fn options(export: &str) -> BytesMut {
     bytes
 }
 
+fn zeroes(len: usize) -> IoAnswer {
+    IoAnswer::Data(Bytes::from(vec![0; len]))
+}
+
 fn asked(code: u16, offset: u64, len: u32) -> BytesMut {
     let mut bytes = BytesMut::new();
     let header = RequestHeader { magic: wire::REQUEST_MAGIC, flags: 0, command: code, cookie: offset, offset, len };
@@ -60,7 +70,7 @@ fn write(offset: u64, len: u32, byte: u8) -> BytesMut {
 impl Scripted {
     fn agreed(limits: Limits) -> Self {
         let connection = Connection::new(ClientId(5), &volume(), Security::Clear, limits);
-        let mut scripted = Self { connection, replies: BytesMut::new(), open: Vec::new() };
+        let mut scripted = Self { connection, stream: BytesMut::new(), replies: BytesMut::new(), open: Vec::new() };
         scripted.client_sends(&options("v1@l1"));
         scripted.collect();
         scripted.replies.clear();
@@ -70,15 +80,21 @@ impl Scripted {
     /// Gives bytes to the connection as it asks for them; returns what it did not take.
     fn client_sends(&mut self, bytes: &[u8]) -> usize {
         let mut left = bytes;
-        while !left.is_empty() {
-            let Some(mut receive) = self.connection.receive() else { break };
-            let part = left.len().min(receive.most);
-            assert!(receive.buffer.capacity() - receive.buffer.len() >= receive.most, "room was promised");
-            receive.buffer.put_slice(&left[..part]);
+        while !left.is_empty() && self.connection.wanted() > 0 {
+            let part = left.len().min(self.connection.wanted());
+            self.receive(&left[..part]);
             left.advance(part);
-            self.connection.received(receive.buffer, &mut self.open);
         }
         left.len()
+    }
+
+    /// Receives bytes in one piece; returns where the stream begins and ends.
+    fn receive(&mut self, bytes: &[u8]) -> std::ops::Range<*const u8> {
+        assert!(bytes.len() <= self.connection.wanted());
+        self.stream.put_slice(bytes);
+        let range = self.stream.as_ptr_range();
+        self.connection.feed(&mut self.stream, &mut self.open);
+        range
     }
 
     fn collect(&mut self) {
@@ -88,9 +104,9 @@ impl Scripted {
         }
     }
 
-    fn engine_answers(&mut self, index: usize, result: Result<Done, Failure>) {
+    fn engine_answers(&mut self, index: usize, result: IoResult) {
         let request = self.open.remove(index);
-        self.connection.complete(Completion { id: request.id, result }, &mut self.open);
+        self.connection.complete(Completion { io: request.io, result }, &mut self.open);
         self.collect();
     }
 
@@ -104,21 +120,19 @@ impl Scripted {
 #[test]
 fn small_writes_are_slices_of_what_was_received() {
     let mut scripted = Scripted::agreed(Limits::default());
-    let mut receive = scripted.connection.receive().expect("a session must receive");
-    receive.buffer.put_slice(&write(0, 4096, 1));
-    receive.buffer.put_slice(&write(4096, 4096, 2));
-    let range = receive.buffer.as_ptr_range();
-    scripted.connection.received(receive.buffer, &mut scripted.open);
+    let mut bytes = write(0, 4096, 1);
+    bytes.unsplit(write(4096, 4096, 2));
+    let range = scripted.receive(&bytes);
     let mut payloads = Vec::new();
     for request in &scripted.open {
-        assert_eq!(request.id.client(), ClientId(5));
-        let Operation::Write { data, .. } = &request.operation else { panic!("{request:?}") };
+        assert_eq!(ClientId::of(request.io), ClientId(5));
+        let IoOp::Write { data, .. } = &request.op else { panic!("{request:?}") };
         assert!(range.contains(&data.as_ptr()), "the payload was moved");
         payloads.push(data.clone());
     }
     assert_eq!(payloads, [vec![1; 4096], vec![2; 4096]]);
-    scripted.engine_answers(1, Ok(Done::Plain));
-    scripted.engine_answers(0, Ok(Done::Plain));
+    scripted.engine_answers(1, Ok(IoAnswer::Done));
+    scripted.engine_answers(0, Ok(IoAnswer::Done));
     assert_eq!((scripted.plain_reply(), scripted.plain_reply()), ((0, 4096), (0, 0)), "answered as completed");
 }
 
@@ -129,20 +143,17 @@ fn large_payloads_are_received_where_they_stay() {
     assert_eq!(scripted.open.len(), 1);
     // From the second one on header and payload are asked for exactly; nothing is received that must move.
     let next = write(128 * 1024, 128 * 1024, 2);
-    let header = scripted.connection.receive().expect("a session must receive");
-    assert_eq!(header.most, wire::REQUEST_BYTES);
-    let mut buffer = header.buffer;
-    buffer.put_slice(&next[..wire::REQUEST_BYTES]);
-    scripted.connection.received(buffer, &mut scripted.open);
-    let mut payload = scripted.connection.receive().expect("the payload must be received");
-    assert_eq!(payload.most, 128 * 1024 + wire::REQUEST_BYTES, "with the header of the next command behind it");
-    payload.buffer.put_slice(&next[wire::REQUEST_BYTES..]);
-    payload.buffer.put_slice(&asked(command::FLUSH, 0, 0));
-    let range = payload.buffer.as_ptr_range();
-    scripted.connection.received(payload.buffer, &mut scripted.open);
-    let Operation::Write { data, .. } = &scripted.open[1].operation else { panic!("{:?}", scripted.open[1]) };
+    assert_eq!(scripted.connection.wanted(), wire::REQUEST_BYTES);
+    scripted.receive(&next[..wire::REQUEST_BYTES]);
+    let wanted = scripted.connection.wanted();
+    assert_eq!(wanted, 128 * 1024 + wire::REQUEST_BYTES, "with the header of the next command behind it");
+    assert!(scripted.stream.capacity() - scripted.stream.len() >= wanted, "room was promised");
+    let mut rest = BytesMut::from(&next[wire::REQUEST_BYTES..]);
+    rest.unsplit(asked(command::FLUSH, 0, 0));
+    let range = scripted.receive(&rest);
+    let IoOp::Write { data, .. } = &scripted.open[1].op else { panic!("{:?}", scripted.open[1]) };
     assert!(range.contains(&data.as_ptr()) && data.iter().all(|&b| b == 2));
-    assert_eq!(scripted.open[2].operation, Operation::Flush);
+    assert_eq!(scripted.open[2].op, IoOp::Flush);
 }
 
 #[test]
@@ -154,18 +165,18 @@ fn a_client_that_asks_for_too_much_is_not_read_from() {
     }
     scripted.client_sends(&bytes);
     assert_eq!(scripted.open.len(), 2, "only two may be in flight");
-    assert!(scripted.connection.receive().is_none());
-    scripted.engine_answers(0, Ok(Done::Zeroes));
+    assert_eq!(scripted.connection.wanted(), 0);
+    scripted.engine_answers(0, Ok(zeroes(512)));
     assert_eq!(scripted.open.len(), 2, "the third came out of what was received before");
     let mut scripted = Scripted::agreed(Limits { requests: 100, bytes: 4096 });
     scripted.client_sends(&asked(command::READ, 0, 4096));
-    assert!(scripted.connection.receive().is_none());
+    assert_eq!(scripted.connection.wanted(), 0);
     let request = scripted.open.remove(0);
-    let result = Ok(Done::Data(Bytes::from(vec![7; 4096])));
-    scripted.connection.complete(Completion { id: request.id, result }, &mut scripted.open);
-    assert!(scripted.connection.receive().is_none(), "the client has not taken the answer yet");
+    let result = Ok(IoAnswer::Data(Bytes::from(vec![7; 4096])));
+    scripted.connection.complete(Completion { io: request.io, result }, &mut scripted.open);
+    assert_eq!(scripted.connection.wanted(), 0, "the client has not taken the answer yet");
     scripted.collect();
-    assert!(scripted.connection.receive().is_some());
+    assert!(scripted.connection.wanted() > 0);
 }
 
 #[test]
@@ -173,19 +184,19 @@ fn long_commands_are_cut_and_answered_whole() {
     let mut scripted = Scripted::agreed(Limits::default());
     let len = 2 * MIB + 512;
     scripted.client_sends(&asked(command::READ, 512, len));
-    let lens: Vec<u64> = scripted.open.iter().map(|r| r.operation.payload()).collect();
+    let lens: Vec<u64> = scripted.open.iter().map(|r| block::payload(&r.op)).collect();
     assert_eq!(lens, [u64::from(MAX_PIECE_BYTES), u64::from(MAX_PIECE_BYTES), 512]);
-    scripted.engine_answers(2, Ok(Done::Data(Bytes::from(vec![3; 512]))));
-    scripted.engine_answers(0, Ok(Done::Data(Bytes::from(vec![1; MIB as usize]))));
+    scripted.engine_answers(2, Ok(IoAnswer::Data(Bytes::from(vec![3; 512]))));
+    scripted.engine_answers(0, Ok(IoAnswer::Data(Bytes::from(vec![1; MIB as usize]))));
     assert!(scripted.replies.is_empty());
-    scripted.engine_answers(0, Ok(Done::Zeroes));
+    scripted.engine_answers(0, Ok(zeroes(MIB as usize)));
     let data = &scripted.replies[20 + 8..];
     assert_eq!(data.len(), len as usize);
     assert!(data[..MIB as usize].iter().all(|&b| b == 1) && data[2 * MIB as usize..].iter().all(|&b| b == 3));
     scripted.replies.clear();
     scripted.client_sends(&write(0, 2 * MIB, 9));
-    scripted.engine_answers(0, Err(Failure::new(Kind::NoSpace, "full")));
-    scripted.engine_answers(0, Ok(Done::Plain));
+    scripted.engine_answers(0, Err(IoError::Failed(Failure::NoSpace)));
+    scripted.engine_answers(0, Ok(IoAnswer::Done));
     assert_eq!(scripted.replies.get_u32(), wire::STRUCTURED_REPLY_MAGIC);
     scripted.replies.advance(2 + 2 + 8 + 4);
     assert_eq!(scripted.replies.get_u32(), Errno::NoSpace as u32, "one piece failed");
@@ -193,16 +204,25 @@ fn long_commands_are_cut_and_answered_whole() {
 
 #[test]
 fn failures_reach_the_client_with_number_and_reason() {
-    for kind in Kind::ALL {
+    let table = [
+        (IoError::Fenced, Errno::Shutdown, failure::linux::EIO),
+        (IoError::Stopped, Errno::Shutdown, failure::linux::EIO),
+        (IoError::Failed(Failure::Fenced { promised: Epoch(2) }), Errno::Shutdown, failure::linux::EIO),
+        (IoError::LastMemberLost, Errno::Io, failure::linux::EIO),
+        (IoError::Failed(Failure::Io), Errno::Io, failure::linux::EIO),
+        (IoError::Failed(Failure::NoSpace), Errno::NoSpace, failure::linux::ENOSPC),
+        (IoError::Failed(Failure::Unsupported), Errno::NotSup, failure::linux::EOPNOTSUPP),
+        (IoError::Invalid, Errno::Inval, failure::linux::EINVAL),
+    ];
+    for (error, nbd, linux) in table {
         let mut scripted = Scripted::agreed(Limits::default());
         scripted.client_sends(&asked(command::READ, 0, 512));
-        scripted.engine_answers(0, Err(Failure::new(kind, "because")));
+        scripted.engine_answers(0, Err(error));
         scripted.replies.advance(20);
-        assert_eq!(scripted.replies.get_u32(), kind.nbd() as u32);
-        assert_eq!(&scripted.replies[2..], b"because");
+        assert_eq!(scripted.replies.get_u32(), nbd as u32, "{error:?}");
+        assert_eq!(&scripted.replies[2..], error.to_string().as_bytes());
+        assert_eq!(failure::linux(error), linux, "{error:?}");
     }
-    assert_eq!(Kind::Fenced.nbd(), Errno::Shutdown);
-    assert!(Kind::ALL.iter().all(|kind| (1..512).contains(&kind.linux())), "FUSE takes no other numbers");
 }
 
 #[test]
@@ -210,9 +230,9 @@ fn a_goodbye_waits_for_what_is_in_flight() {
     let mut scripted = Scripted::agreed(Limits::default());
     scripted.client_sends(&write(0, 512, 1));
     scripted.client_sends(&asked(command::DISCONNECT, 0, 0));
-    assert!(scripted.connection.receive().is_none());
+    assert_eq!(scripted.connection.wanted(), 0);
     assert_eq!(scripted.connection.is_over(), None);
-    scripted.engine_answers(0, Ok(Done::Plain));
+    scripted.engine_answers(0, Ok(IoAnswer::Done));
     assert_eq!(scripted.plain_reply(), (0, 0));
     assert!(scripted.connection.is_over().is_some());
 }
@@ -222,7 +242,7 @@ fn a_client_that_is_gone_gets_nothing_and_breaks_nothing() {
     let mut scripted = Scripted::agreed(Limits::default());
     scripted.client_sends(&asked(command::READ, 0, 512));
     scripted.connection.gone("connection reset");
-    scripted.engine_answers(0, Ok(Done::Zeroes));
+    scripted.engine_answers(0, Ok(zeroes(512)));
     assert!(scripted.replies.is_empty());
     assert_eq!((scripted.connection.is_over(), scripted.connection.in_flight()), (Some("connection reset"), 0));
 }
@@ -232,8 +252,8 @@ fn a_completion_counts_once() {
     let mut scripted = Scripted::agreed(Limits::default());
     scripted.client_sends(&asked(command::READ, 0, MIB + 512));
     let again = scripted.open[0].clone();
-    scripted.engine_answers(0, Ok(Done::Zeroes));
-    scripted.connection.complete(Completion { id: again.id, result: Ok(Done::Zeroes) }, &mut scripted.open);
+    scripted.engine_answers(0, Ok(zeroes(512)));
+    scripted.connection.complete(Completion { io: again.io, result: Ok(zeroes(512)) }, &mut scripted.open);
     scripted.collect();
     assert!(scripted.replies.is_empty(), "the second piece is still missing");
 }
@@ -242,7 +262,7 @@ fn a_completion_counts_once() {
 fn a_short_answer_is_not_passed_on() {
     let mut scripted = Scripted::agreed(Limits::default());
     scripted.client_sends(&asked(command::READ, 0, 1024));
-    scripted.engine_answers(0, Ok(Done::Data(Bytes::from(vec![1; 512]))));
+    scripted.engine_answers(0, Ok(IoAnswer::Data(Bytes::from(vec![1; 512]))));
     scripted.replies.advance(20);
     assert_eq!(scripted.replies.get_u32(), Errno::Io as u32);
 }
@@ -250,24 +270,21 @@ fn a_short_answer_is_not_passed_on() {
 #[test]
 fn exports_end_with_their_lineage() {
     let mut connection = Connection::new(ClientId(1), &volume(), Security::Clear, Limits::default());
-    let mut receive = connection.receive().expect("a handshake must receive");
-    receive.buffer.put_slice(&options("v1@l0"));
     let mut requests = Vec::new();
-    connection.received(receive.buffer, &mut requests);
+    connection.feed(&mut options("v1@l0"), &mut requests);
     let sent: Vec<u8> = connection.output().concat();
     let refused = wire::reply::ERR_UNKNOWN.to_be_bytes();
     assert!(sent.windows(4).any(|window| window == refused), "another engine held the volume in between");
 }
 
 #[test]
-fn status_is_told_in_the_protocols_words() {
+fn an_answer_that_does_not_fit_fails_the_command() {
     let mut scripted = Scripted::agreed(Limits::default());
-    scripted.client_sends(&asked(command::BLOCK_STATUS, 0, 4096));
-    assert!(scripted.open.is_empty(), "base:allocation was not negotiated");
-    let extents = vec![Extent { len: 1 << 40, allocated: false }];
     scripted.client_sends(&asked(command::READ, 0, 512));
-    scripted.engine_answers(0, Ok(Done::Extents(extents)));
-    assert_eq!(scripted.connection.in_flight(), 0, "an answer that does not fit fails the command");
+    let extents = vec![Extent { len: 512, allocated: false, zero: true }];
+    scripted.engine_answers(0, Ok(IoAnswer::Extents(extents)));
+    scripted.replies.advance(20);
+    assert_eq!(scripted.replies.get_u32(), Errno::Io as u32);
 }
 
 #[test]

@@ -11,7 +11,9 @@
 //! Everything on the data path is a machine: events in, effects out, no clock, no randomness, no
 //! descriptor. A host runs the effects: io_uring in production, a seeded simulator in tests.
 
+pub mod auth;
 pub mod device;
 pub mod frontend;
 pub mod host;
+pub mod record;
 pub mod ring;

@@ -1,0 +1,183 @@
+//! What can be asked of an open replica on the data path, and the answers.
+
+use bytes::Bytes;
+
+use crate::op::{Fault, FileOp};
+use crate::state::{Promise, State};
+
+/// Chosen by the host; comes back with the answer.
+pub type RequestId = u64;
+
+/// Which contents a read or checksum means.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum View {
+    /// What the volume holds now.
+    Live,
+    /// What it held when this snapshot was taken.
+    Snapshot(String),
+}
+
+/// A request. Offsets and lengths are bytes; they need no alignment (whole blocks are fastest).
+#[derive(Debug, Clone)]
+pub enum Request {
+    Read {
+        view: View,
+        offset: u64,
+        len: u64,
+    },
+    /// `fua`: done only when it survives a power loss.
+    Write {
+        offset: u64,
+        data: Bytes,
+        fua: bool,
+    },
+    WriteZeroes {
+        offset: u64,
+        len: u64,
+        fua: bool,
+    },
+    /// Gives space back. Whole blocks inside the range leave the head (and removed snapshots right below it):
+    /// they read as in the newest kept snapshot, or as zeroes.
+    Discard {
+        offset: u64,
+        len: u64,
+    },
+    /// Everything completed before survives a power loss.
+    Flush,
+    /// Which parts hold data; answered at once.
+    Status {
+        offset: u64,
+        len: u64,
+    },
+    /// Digest of the contents of a range; see [`checksum`](crate::checksum).
+    Checksum {
+        view: View,
+        offset: u64,
+        len: u64,
+    },
+    /// Changes the state file; done when durable.
+    Save(Vec<Change>),
+    /// Does up to `budget` bytes of the work that removed snapshots have left.
+    Reclaim {
+        budget: u64,
+    },
+    /// Copies into a snapshot of the live chain, below what newer layers hold (rebuilding a replica).
+    Fill {
+        snapshot: String,
+        offset: u64,
+        data: Bytes,
+    },
+}
+
+/// One change of the state file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    Promise(Promise),
+    Generation(u64),
+    Doubt(bool),
+    OutOfSync(Option<String>),
+    Volume(String),
+    Note {
+        name: String,
+        value: Option<String>,
+    },
+    /// Adds regions to the activity log.
+    LogAdd(Vec<u64>),
+    /// Removes regions from the activity log.
+    LogClear(Vec<u64>),
+    LogGeneration(u64),
+    /// Begins a missed map for a replica that is away; keeps it if there is one.
+    MapBegin {
+        owner: String,
+        generation: u64,
+    },
+    MapAdd {
+        owner: String,
+        regions: Vec<u64>,
+    },
+    MapClear {
+        owner: String,
+        regions: Vec<u64>,
+    },
+    /// Forgets a missed map.
+    MapEnd {
+        owner: String,
+    },
+}
+
+/// A part of the volume that holds data, or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    pub offset: u64,
+    pub len: u64,
+    /// False: a hole, which reads as zeroes.
+    pub data: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply {
+    Read(Bytes),
+    /// Write, write zeroes, discard, fill, flush, save.
+    Done,
+    Status(Vec<Extent>),
+    Checksum(crate::checksum::Digest),
+    Reclaim(Reclaimed),
+}
+
+/// What a step of reclaiming did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Reclaimed {
+    /// Bytes read and written in this step.
+    pub bytes: u64,
+    /// More is left: ask again.
+    pub more: bool,
+}
+
+/// Why a request failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    #[error("{offset}+{len} lies outside the volume of {size} bytes")]
+    OutOfRange { offset: u64, len: u64, size: u64 },
+    #[error("no space left on the filesystem")]
+    NoSpace,
+    #[error("I/O error: {0}")]
+    Io(Fault),
+    #[error("an earlier sync failed ({0}); what was not durable then may be lost, open the replica again")]
+    SyncFailed(Fault),
+    #[error("there is no snapshot {0:?}")]
+    NoSnapshot(String),
+    #[error("snapshot {0:?} is not part of the live chain")]
+    NotInChain(String),
+    #[error("{0}")]
+    State(#[from] crate::state::StateError),
+    #[error("no missed map is kept for {0:?}")]
+    NoMap(String),
+    #[error("all {} missed maps are in use", crate::state::MAPS - 1)]
+    NoFreeMap,
+    #[error("metadata: {0}")]
+    Metadata(String),
+}
+
+impl From<Fault> for RequestError {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::NoSpace => Self::NoSpace,
+            other => Self::Io(other),
+        }
+    }
+}
+
+/// Collects what a call wants done and what it finished. Reuse one to save allocations.
+#[derive(Debug, Default)]
+pub struct Output {
+    pub ops: Vec<FileOp>,
+    pub done: Vec<(RequestId, Result<Reply, RequestError>)>,
+}
+
+/// Read access for the protocol.
+impl State {
+    /// Regions in the activity log.
+    pub fn active_regions(&self) -> impl Iterator<Item = u64> {
+        self.maps[crate::state::ACTIVITY].iter().flat_map(crate::state::RegionMap::iter)
+    }
+}

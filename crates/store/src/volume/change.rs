@@ -1,0 +1,337 @@
+//! Changing blocks: writes, zeroes, discards, and fills of older layers.
+
+use bytes::Bytes;
+
+use super::flight::{Owner, failure};
+use super::{Volume, Work};
+use crate::buffer::{AlignedBuf, BLOCK, SHARED_ZEROES_MAX, zeroes};
+use crate::files::Files;
+use crate::index::NOTHING;
+use crate::meta::snapshot_image;
+use crate::op::{Fault, FileId, OpKind};
+use crate::request::{Output, Reply, Request, RequestError, RequestId};
+
+/// Zeroes written at a time where the filesystem has no cheaper way, in bytes: bounds the operations out.
+const ZERO_WINDOW: u64 = 16 << 20;
+
+/// Parts of a change that are reads of its first and last block.
+const FIRST_EDGE: u32 = 0;
+const LAST_EDGE: u32 = 1;
+/// Any other part.
+const BODY: u32 = 2;
+
+#[derive(Debug)]
+enum Content {
+    Data(Bytes),
+    Zeroes,
+    Discard,
+    Fill(FileId, Bytes),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Reading the blocks that are changed in part.
+    Edges,
+    Apply,
+    Sync,
+}
+
+/// A change under way.
+#[derive(Debug)]
+pub(super) struct Changing {
+    content: Content,
+    /// In bytes, as asked for.
+    start: u64,
+    end: u64,
+    fua: bool,
+    stage: Stage,
+    edges: [Option<AlignedBuf>; 2],
+    /// How far zeroes got, in blocks.
+    at: u64,
+    /// The filesystem refused to make zeroes or holes: write them.
+    by_hand: bool,
+}
+
+impl Changing {
+    /// Blocks that are touched.
+    fn blocks(&self) -> (u64, u64) {
+        (self.start / BLOCK, self.end.div_ceil(BLOCK))
+    }
+
+    /// Whole blocks inside.
+    fn body(&self) -> (u64, u64) {
+        whole_blocks(self.start, self.end)
+    }
+}
+
+fn whole_blocks(start: u64, end: u64) -> (u64, u64) {
+    let first = start.div_ceil(BLOCK);
+    (first, (end / BLOCK).max(first))
+}
+
+impl<F: Files> Volume<F> {
+    pub(super) fn begin_change(
+        &mut self,
+        id: RequestId,
+        offset: u64,
+        len: u64,
+        request: Request,
+        out: &mut Output,
+    ) -> Result<(), RequestError> {
+        self.in_range(offset, len)?;
+        self.sound()?;
+        let (mut first, mut end) = (offset / BLOCK, (offset + len).div_ceil(BLOCK));
+        if let Request::Discard { .. } = request {
+            (first, end) = whole_blocks(offset, offset + len);
+        }
+        if len == 0 || first == end {
+            out.done.push((id, Ok(Reply::Done)));
+            return Ok(());
+        }
+        let Some(request) = self.flight.may_change(id, request, first, end) else { return Ok(()) };
+        self.start_change(id, request, out)
+    }
+
+    fn start_change(&mut self, id: RequestId, request: Request, out: &mut Output) -> Result<(), RequestError> {
+        let (offset, len, content, fua) = match request {
+            Request::Write { offset, data, fua } => (offset, data.len() as u64, Content::Data(data), fua),
+            Request::WriteZeroes { offset, len, fua } => (offset, len, Content::Zeroes, fua),
+            Request::Discard { offset, len } => (offset, len, Content::Discard, false),
+            Request::Fill { snapshot, offset, data } => {
+                let len = data.len() as u64;
+                if !offset.is_multiple_of(BLOCK) || !len.is_multiple_of(BLOCK) {
+                    return Err(RequestError::OutOfRange { offset, len, size: self.size() });
+                }
+                let layer = self.layers.by_image(&snapshot_image(&snapshot));
+                let file = layer.ok_or(RequestError::NotInChain(snapshot))?.file;
+                (offset, len, Content::Fill(file, data), false)
+            }
+            _ => unreachable!("only changes must be queued"),
+        };
+        let end = offset + len;
+        let changing = Changing {
+            content,
+            start: offset,
+            end,
+            fua,
+            stage: Stage::Edges,
+            edges: [None, None],
+            at: offset.div_ceil(BLOCK),
+            by_hand: false,
+        };
+        let (first, last) = changing.blocks();
+        let key = self.flight.start(id, Work::Change(changing));
+        self.flight.changes(key, first, last);
+        if !matches!(self.changing(key).content, Content::Discard) {
+            if !offset.is_multiple_of(BLOCK) {
+                self.read_edge(key, FIRST_EDGE, first, out);
+            }
+            if !end.is_multiple_of(BLOCK) && (last - 1 != first || offset.is_multiple_of(BLOCK)) {
+                self.read_edge(key, LAST_EDGE, last - 1, out);
+            }
+        }
+        if self.flight.requests.get_mut(key).out == 0 {
+            self.apply(key, out);
+        }
+        Ok(())
+    }
+
+    fn changing(&mut self, key: u32) -> &mut Changing {
+        match &mut self.flight.requests.get_mut(key).work {
+            Work::Change(changing) => changing,
+            _ => unreachable!("a change must stay a change"),
+        }
+    }
+
+    fn read_edge(&mut self, key: u32, edge: u32, block: u64, out: &mut Output) {
+        match self.index.get(block) {
+            NOTHING => self.changing(key).edges[edge as usize] = Some(AlignedBuf::zeroed(BLOCK as usize)),
+            layer => {
+                let kind = OpKind::Read { buffer: AlignedBuf::new(BLOCK as usize) };
+                self.flight.send(Owner::Request(key, edge), self.layers.file(layer), block * BLOCK, kind, out);
+            }
+        }
+    }
+
+    /// Sends the operations that make the change.
+    fn apply(&mut self, key: u32, out: &mut Output) {
+        let head = self.layers.head().file;
+        let direct_align = if self.abilities.direct { self.abilities.memory_align } else { 1 };
+        let changing = self.changing(key);
+        changing.stage = Stage::Apply;
+        let offset = changing.start / BLOCK * BLOCK;
+        let (file, data) = match &changing.content {
+            Content::Data(data) if changing.edges.iter().all(Option::is_none) => (head, data.clone()),
+            Content::Data(data) => (head, with_edges(data, changing.start, changing.end, &changing.edges)),
+            Content::Fill(file, data) => (*file, data.clone()),
+            Content::Zeroes => return self.apply_zeroes(key, out),
+            Content::Discard => return self.apply_discard(key, out),
+        };
+        let data = if (data.as_ptr() as usize).is_multiple_of(direct_align) {
+            data
+        } else {
+            let mut aligned = AlignedBuf::new(data.len());
+            aligned.copy_from_slice(&data);
+            aligned.freeze()
+        };
+        let dsync = changing.fua;
+        self.flight.send(Owner::Request(key, BODY), file, offset, OpKind::Write { data, dsync }, out);
+    }
+
+    fn apply_zeroes(&mut self, key: u32, out: &mut Output) {
+        let head = self.layers.head().file;
+        let over_older = self.layers.len() > 1;
+        let no_zero_range = self.no_zero_range;
+        let changing = self.changing(key);
+        let (start, end) = (changing.start, changing.end);
+        let (at, last) = (changing.at, changing.body().1);
+        let by_hand = changing.by_hand || (over_older && no_zero_range);
+        let window = if by_hand { last.min(at + ZERO_WINDOW / BLOCK) } else { last }.max(at);
+        changing.at = window;
+        for edge in [FIRST_EDGE, LAST_EDGE] {
+            if let Some(mut buffer) = self.changing(key).edges[edge as usize].take() {
+                let block = if edge == FIRST_EDGE { start / BLOCK } else { end / BLOCK };
+                let from = start.saturating_sub(block * BLOCK).min(BLOCK) as usize;
+                let to = (end - block * BLOCK).min(BLOCK) as usize;
+                buffer[from..to].fill(0);
+                let kind = OpKind::Write { data: buffer.freeze(), dsync: false };
+                self.flight.send(Owner::Request(key, BODY), head, block * BLOCK, kind, out);
+            }
+        }
+        let owned: Vec<_> = self.index.runs(at, window).filter(|run| run.layer != NOTHING).collect();
+        for run in owned {
+            let (from, len) = (run.start * BLOCK, (run.end - run.start) * BLOCK);
+            let mut send = |at, kind| self.flight.send(Owner::Request(key, BODY), head, at, kind, out);
+            if by_hand {
+                for piece in (0..len).step_by(SHARED_ZEROES_MAX) {
+                    let data = zeroes((len - piece).min(SHARED_ZEROES_MAX as u64) as usize);
+                    send(from + piece, OpKind::Write { data, dsync: false });
+                }
+            } else if over_older {
+                send(from, OpKind::Zero { len });
+            } else {
+                send(from, OpKind::Punch { len });
+            }
+        }
+        if self.flight.requests.get_mut(key).out == 0 {
+            self.applied(key, out);
+        }
+    }
+
+    /// Holes in the head, and in the removed snapshots right below it that nothing else stands on.
+    fn apply_discard(&mut self, key: u32, out: &mut Output) {
+        let (first, end) = self.changing(key).body();
+        let head = self.layers.head().id;
+        let mut files = Vec::new();
+        for layer in self.layers.iter().rev() {
+            let disk = &self.tree.disks[&layer.image];
+            if layer.id != head && (!disk.removed || self.tree.children(&layer.image).nth(1).is_some()) {
+                break;
+            }
+            files.push((layer.file, end.min(layer.blocks)));
+        }
+        let owned: Vec<_> = self.index.runs(first, end).filter(|run| run.layer != NOTHING).collect();
+        for (file, blocks) in files {
+            for run in &owned {
+                let to = run.end.min(blocks);
+                if run.start < to {
+                    let kind = OpKind::Punch { len: (to - run.start) * BLOCK };
+                    self.flight.send(Owner::Request(key, BODY), file, run.start * BLOCK, kind, out);
+                }
+            }
+        }
+        if self.flight.requests.get_mut(key).out == 0 {
+            self.applied(key, out);
+        }
+    }
+
+    pub(super) fn change_completed(&mut self, key: u32, part: u32, buffer: Option<AlignedBuf>, out: &mut Output) {
+        if part != BODY {
+            self.changing(key).edges[part as usize] = buffer;
+        }
+        let active = self.flight.requests.get_mut(key);
+        if active.out > 0 {
+            return;
+        }
+        let stage = self.changing(key).stage;
+        if self.flight.requests.get_mut(key).fault == Some(Fault::Unsupported) && stage == Stage::Apply {
+            let over_older = self.layers.len() > 1;
+            let changing = self.changing(key);
+            match changing.content {
+                Content::Discard => self.flight.requests.get_mut(key).fault = None,
+                Content::Zeroes if !changing.by_hand => {
+                    changing.by_hand = true;
+                    changing.at = changing.body().0;
+                    self.no_zero_range |= over_older;
+                    self.flight.requests.get_mut(key).fault = None;
+                    return self.apply(key, out);
+                }
+                _ => {}
+            }
+        }
+        let failed = self.flight.requests.get_mut(key).fault.is_some();
+        match stage {
+            Stage::Edges if !failed => self.apply(key, out),
+            Stage::Apply if !failed => self.applied(key, out),
+            _ => self.finish_change(key, out),
+        }
+    }
+
+    /// One round of operations is back: go on, make it durable, or answer.
+    fn applied(&mut self, key: u32, out: &mut Output) {
+        let head = self.layers.head().file;
+        let changing = self.changing(key);
+        if matches!(changing.content, Content::Zeroes) {
+            if changing.at < changing.body().1 {
+                return self.apply(key, out);
+            }
+            if changing.fua {
+                changing.stage = Stage::Sync;
+                return self.flight.send(Owner::Request(key, BODY), head, 0, OpKind::Sync, out);
+            }
+        }
+        self.finish_change(key, out);
+    }
+
+    fn finish_change(&mut self, key: u32, out: &mut Output) {
+        let active = self.flight.finish(key);
+        let Work::Change(changing) = active.work else { unreachable!("a change must stay a change") };
+        let (first, end) = changing.blocks();
+        let mut answer = failure(active.fault);
+        if changing.stage == Stage::Sync {
+            answer = self.synced(active.fault);
+        }
+        if matches!(changing.content, Content::Data(_)) && answer.is_ok() {
+            self.index.set(first, end, self.layers.head().id);
+        } else if changing.stage != Stage::Edges {
+            // Zeroes, holes, older layers, and whatever a failed write left: the filesystem knows.
+            if let Err(error) = self.reindex(first, end) {
+                self.broken.get_or_insert((&error).into());
+                answer = answer.and(Err(RequestError::Io((&error).into())));
+            }
+        }
+        out.done.push((active.id, answer.map(|()| Reply::Done)));
+        for (id, request) in self.flight.changed(key) {
+            if let Err(error) = self.start_change(id, request, out) {
+                out.done.push((id, Err(error)));
+            }
+        }
+    }
+}
+
+/// Whole blocks: `data` in the middle, what the edges held around it.
+fn with_edges(data: &[u8], start: u64, end: u64, edges: &[Option<AlignedBuf>; 2]) -> Bytes {
+    let first = start / BLOCK * BLOCK;
+    let mut cover = AlignedBuf::new((end.next_multiple_of(BLOCK) - first) as usize);
+    let block = BLOCK as usize;
+    if let Some(edge) = &edges[FIRST_EDGE as usize] {
+        cover[..block].copy_from_slice(edge);
+    }
+    if let Some(edge) = &edges[LAST_EDGE as usize] {
+        let last = cover.len() - block;
+        cover[last..].copy_from_slice(edge);
+    }
+    let skip = (start - first) as usize;
+    cover[skip..skip + data.len()].copy_from_slice(data);
+    cover.freeze()
+}

@@ -13,7 +13,9 @@
 
 pub mod auth;
 pub mod device;
+pub mod framing;
 pub mod frontend;
 pub mod host;
 pub mod record;
+pub mod replica_server;
 pub mod ring;

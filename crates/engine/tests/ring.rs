@@ -9,10 +9,9 @@ use std::thread::{self, JoinHandle};
 
 use bytes::Bytes;
 use tether_engine::host::{
-    Address, Alignment, Broken, CallId, CommandId, ConnId, Effects, Event, FileId, Finish, IoEvent, Machine, Pool,
-    Time, TimerId,
+    Address, Alignment, Broken, CallId, CommandId, ConnId, Effects, Event, Finish, IoEvent, Machine, Time, TimerId,
 };
-use tether_engine::ring::{self, Descriptors, Host, Parts, Remote};
+use tether_engine::ring::{self, Host, Remote};
 
 /// Echoes messages of a length byte (in units of 1000) and a payload, and does what commands say.
 #[derive(Default)]
@@ -145,16 +144,8 @@ impl Echo {
                 out.io.send(conn, Bytes::from(vec![(len / 1000) as u8]));
                 out.io.send(conn, payload);
             },
-            IoEvent::ListenFailed { .. } | IoEvent::FileDone { .. } => {}
+            IoEvent::ListenFailed { .. } | IoEvent::FileDone { .. } | IoEvent::Sent { .. } => {}
         }
-    }
-}
-
-struct NoFiles;
-
-impl Descriptors for NoFiles {
-    fn descriptor(&self, _: FileId) -> Option<i32> {
-        None
     }
 }
 
@@ -173,8 +164,7 @@ impl Running {
                 let back = back.clone();
                 thread::spawn(move || back.returned(id, value + 1));
             });
-            let parts = Parts { descriptors: Box::new(NoFiles), calls, pool: Pool::default() };
-            Host::new(machine, door, parts).unwrap().run().unwrap()
+            Host::new(machine, door, calls).unwrap().run().unwrap()
         });
         Self { remote, thread }
     }

@@ -5,9 +5,11 @@
 //! here already is copied once, the rest is received straight into the aligned buffer. A payload that only
 //! passes through is a slice of the stream, never copied.
 
+use std::mem::MaybeUninit;
+
 use bytes::{Bytes, BytesMut};
 
-use super::pool::{Buffer, Pool};
+use tether_store::AlignedBuf;
 
 /// Room kept for the stream: some small messages at once, so that a deep queue costs few calls.
 const STREAM_BYTES: usize = 64 * 1024;
@@ -18,31 +20,33 @@ const HEADER_FIRST_BYTES: usize = 512;
 const LARGE_PAYLOAD_BYTES: usize = 32 * 1024;
 
 /// Whether payloads must be aligned for direct I/O.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Alignment {
+    #[default]
     Any,
     Block,
 }
 
 /// The receiving side of a connection.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Inbox {
     stream: BytesMut,
     alignment: Alignment,
-    pool: Pool,
+    /// What the machine wants to receive at most the next time.
+    limit: Option<usize>,
     payload: Option<Payload>,
     last_was_large: bool,
 }
 
 #[derive(Debug)]
 struct Payload {
-    buffer: Buffer,
+    buffer: AlignedBuf,
     filled: usize,
 }
 
 impl Inbox {
-    pub fn new(pool: Pool) -> Self {
-        Self { stream: BytesMut::new(), alignment: Alignment::Any, pool, payload: None, last_was_large: false }
+    pub fn new() -> Self {
+        Self::default()
     }
 
     /// How payloads are laid out from now on.
@@ -53,6 +57,20 @@ impl Inbox {
     /// The stream, from the first byte not yet taken.
     pub fn stream(&mut self) -> &mut BytesMut {
         &mut self.stream
+    }
+
+    /// At most so many bytes are received the next time; for machines that know where the next payload ends.
+    pub fn limit(&mut self, most: usize) {
+        self.limit = Some(most.max(1));
+    }
+
+    /// Takes the next `len` bytes of the stream if they are all there; no payload for a file, so never aligned.
+    pub fn take(&mut self, len: usize) -> Option<Bytes> {
+        if self.stream.len() >= len {
+            return Some(self.stream.split_to(len).freeze());
+        }
+        self.stream.reserve(len - self.stream.len());
+        None
     }
 
     /// Takes the next `len` bytes as one payload, or None: then it is collected, and the next event about
@@ -69,21 +87,13 @@ impl Inbox {
         }
         self.last_was_large = len >= LARGE_PAYLOAD_BYTES;
         match self.alignment {
-            Alignment::Any => self.slice(len),
+            Alignment::Any => self.take(len),
             Alignment::Block => self.collect(len),
         }
     }
 
-    fn slice(&mut self, len: usize) -> Option<Bytes> {
-        if self.stream.len() >= len {
-            return Some(self.stream.split_to(len).freeze());
-        }
-        self.stream.reserve(len - self.stream.len());
-        None
-    }
-
     fn collect(&mut self, len: usize) -> Option<Bytes> {
-        let mut buffer = self.pool.take(len);
+        let mut buffer = AlignedBuf::new(len);
         let here = self.stream.len().min(len);
         buffer[..here].copy_from_slice(&self.stream.split_to(here));
         if here == len {
@@ -94,9 +104,14 @@ impl Inbox {
     }
 
     /// For hosts: where the next bytes go. Never empty.
-    pub fn room(&mut self) -> &mut [std::mem::MaybeUninit<u8>] {
+    pub fn room(&mut self) -> &mut [MaybeUninit<u8>] {
         if let Some(payload) = &mut self.payload {
-            return payload.buffer.uninit_from(payload.filled);
+            return as_uninit(&mut payload.buffer[payload.filled..]);
+        }
+        if let Some(limit) = self.limit {
+            self.stream.reserve(limit);
+            let spare = self.stream.spare_capacity_mut();
+            return &mut spare[..limit];
         }
         let wanted =
             if self.last_was_large && self.alignment == Alignment::Block { HEADER_FIRST_BYTES } else { STREAM_BYTES };
@@ -141,6 +156,13 @@ impl Inbox {
     }
 }
 
+/// Initialized bytes as bytes that need not be.
+#[allow(unsafe_code)]
+fn as_uninit(bytes: &mut [u8]) -> &mut [MaybeUninit<u8>] {
+    // SAFETY: same size and alignment; a host writes bytes through it or nothing.
+    unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), bytes.len()) }
+}
+
 #[cfg(test)]
 mod tests {
     use bytes::Buf as _;
@@ -175,7 +197,7 @@ mod tests {
                 wire.push(*len);
                 wire.extend((0..usize::from(*len) * 1024).map(|i| (i * 7 + n) as u8));
             }
-            let mut inbox = Inbox::new(Pool::default());
+            let mut inbox = Inbox::new();
             inbox.align(if aligned { Alignment::Block } else { Alignment::Any });
             let (mut pending, mut got) = (None, Vec::new());
             let (mut rest, mut cuts) = (wire.as_slice(), cuts.iter().cycle());
@@ -192,7 +214,7 @@ mod tests {
                 prop_assert_eq!(payload.len(), usize::from(*len) * 1024);
                 prop_assert!(payload.iter().enumerate().all(|(i, b)| *b == (i * 7 + n) as u8));
                 if aligned && !payload.is_empty() {
-                    prop_assert_eq!(payload.as_ptr() as usize % crate::host::BLOCK_ALIGNMENT_BYTES, 0);
+                    prop_assert_eq!(payload.as_ptr() as usize % tether_store::BLOCK as usize, 0);
                 }
             }
         }

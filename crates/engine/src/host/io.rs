@@ -2,8 +2,10 @@
 
 use std::fmt;
 use std::io;
+use std::os::fd::RawFd;
 
 use bytes::Bytes;
+use tether_store::{FileOp, OpId, OpResult};
 
 use super::address::Address;
 use super::inbox::{Alignment, Inbox};
@@ -86,8 +88,13 @@ pub enum IoEvent<'a> {
         why: Broken,
     },
     FileDone {
-        ticket: u64,
-        result: super::file::OpResult,
+        op: OpId,
+        result: OpResult,
+    },
+    /// Bytes left, on a connection that reports it.
+    Sent {
+        conn: ConnId,
+        bytes: u64,
     },
     Timer {
         timer: TimerId,
@@ -126,16 +133,23 @@ pub enum IoEffect {
     Pause {
         conn: ConnId,
     },
+    /// Goes on; what is in the inbox already is shown again. `most` is the limit of the next receive.
     Resume {
         conn: ConnId,
+        most: Option<usize>,
     },
     Align {
         conn: ConnId,
         alignment: Alignment,
     },
+    /// `fd` is what the store's files say; a host without descriptors goes by the id in the operation.
     File {
-        ticket: u64,
-        op: super::file::FileOp,
+        fd: RawFd,
+        op: FileOp,
+    },
+    /// [`IoEvent::Sent`] is wanted for this connection.
+    ReportSent {
+        conn: ConnId,
     },
     SetTimer {
         timer: TimerId,
@@ -208,7 +222,16 @@ impl Io {
     }
 
     pub fn resume(&mut self, conn: ConnId) {
-        self.effects.push(IoEffect::Resume { conn });
+        self.effects.push(IoEffect::Resume { conn, most: None });
+    }
+
+    /// Goes on with at most so many bytes.
+    pub fn resume_with(&mut self, conn: ConnId, most: usize) {
+        self.effects.push(IoEffect::Resume { conn, most: Some(most) });
+    }
+
+    pub fn report_sent(&mut self, conn: ConnId) {
+        self.effects.push(IoEffect::ReportSent { conn });
     }
 
     /// How payloads received on this connection are laid out.
@@ -216,9 +239,9 @@ impl Io {
         self.effects.push(IoEffect::Align { conn, alignment });
     }
 
-    /// Runs a file operation; `ticket` comes back with the result.
-    pub fn file(&mut self, ticket: u64, op: super::file::FileOp) {
-        self.effects.push(IoEffect::File { ticket, op });
+    /// Runs a file operation; its id comes back with the result.
+    pub fn file(&mut self, fd: RawFd, op: FileOp) {
+        self.effects.push(IoEffect::File { fd, op });
     }
 
     /// A timer that is not set yet.

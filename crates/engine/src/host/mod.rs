@@ -12,16 +12,12 @@
 //! - A peer that does not take what was sent is not listened to any further (see [`MAX_BACKLOG_BYTES`]).
 
 mod address;
-mod file;
 mod inbox;
 mod io;
-mod pool;
 
 pub use address::{Address, ParseAddressError};
-pub use file::{FileId, FileOp, OpResult};
 pub use inbox::{Alignment, Inbox};
 pub use io::{Broken, ConnId, Io, IoEffect, IoEvent, ListenerId, Randomness, Time, TimerId};
-pub use pool::{BLOCK_ALIGNMENT_BYTES, Buffer, Pool};
 
 /// Output queued on one connection above which nothing more is received from it: one NBD request of the
 /// largest size (32 MiB is refused well before), or some hundred small ones. It bounds what a client costs

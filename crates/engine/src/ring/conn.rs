@@ -12,7 +12,7 @@ use io_uring::{opcode, types};
 use socket2::{SockAddr, Socket};
 
 use super::queue::{Queue, Tag};
-use crate::host::{Inbox, MAX_BACKLOG_BYTES, Pool};
+use crate::host::{Inbox, MAX_BACKLOG_BYTES};
 
 /// Pieces that leave with one call: 64 messages of a header and a payload.
 const MAX_PIECES: usize = 128;
@@ -35,6 +35,8 @@ pub(super) struct Conn {
     pub state: State,
     pub inbox: Inbox,
     pub paused: bool,
+    /// The machine wants to know what left.
+    pub reports: bool,
     /// The socket was seen empty: wait instead of trying.
     idle: bool,
     flight: Flight,
@@ -59,15 +61,16 @@ struct Kernel {
 }
 
 impl Conn {
-    pub fn new(socket: Socket, id: u64, state: State, pool: Pool) -> Self {
+    pub fn new(socket: Socket, id: u64, state: State) -> Self {
         // SAFETY: both are plain C structs of integers and pointers, for which all zeroes is a valid value.
         let (message, pieces) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
         Self {
             socket,
             id,
             state,
-            inbox: Inbox::new(pool),
+            inbox: Inbox::new(),
             paused: false,
+            reports: false,
             idle: true,
             flight: Flight::default(),
             outbound: VecDeque::new(),

@@ -7,139 +7,121 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::RawFd;
 
-use bytes::Bytes;
 use io_uring::{opcode, squeue, types};
+use tether_store::{Fault, FileOp, OpId, OpKind, OpResult};
 
 use super::queue::{Queue, Tag};
-use crate::host::{Buffer, FileId, FileOp, OpResult, Pool};
 
 /// Operations given to the kernel at once. Deeper queues gain nothing on the disks this runs on, and each one
 /// that cannot be started at once costs the kernel a worker thread.
 const MAX_IN_FLIGHT: usize = 128;
 
-/// Finds the descriptor behind a file id.
-pub trait Descriptors {
-    fn descriptor(&self, file: FileId) -> Option<RawFd>;
-}
-
 struct Running {
-    ticket: u64,
+    fd: RawFd,
     op: FileOp,
-    buffer: Option<Buffer>,
     done: usize,
 }
 
+#[derive(Default)]
 pub(super) struct Files {
     running: Vec<Option<Running>>,
     free: Vec<usize>,
-    waiting: VecDeque<(u64, FileOp)>,
-    pool: Pool,
+    waiting: VecDeque<(RawFd, FileOp)>,
 }
 
 impl Files {
-    pub fn new(pool: Pool) -> Self {
-        Self { running: Vec::new(), free: Vec::new(), waiting: VecDeque::new(), pool }
-    }
-
-    pub fn start(&mut self, ticket: u64, op: FileOp, descriptors: &dyn Descriptors, queue: &mut Queue) {
+    pub fn start(&mut self, fd: RawFd, op: FileOp, queue: &mut Queue) {
         if self.running.len() - self.free.len() >= MAX_IN_FLIGHT {
-            self.waiting.push_back((ticket, op));
+            self.waiting.push_back((fd, op));
             return;
         }
-        let buffer = match &op {
-            FileOp::Read { len, .. } => Some(self.pool.take(*len)),
-            _ => None,
-        };
         let slot = self.free.pop().unwrap_or_else(|| {
             self.running.push(None);
             self.running.len() - 1
         });
-        self.running[slot] = Some(Running { ticket, op, buffer, done: 0 });
-        self.submit(slot, descriptors, queue);
+        self.running[slot] = Some(Running { fd, op, done: 0 });
+        self.submit(slot, queue);
     }
 
-    fn submit(&mut self, slot: usize, descriptors: &dyn Descriptors, queue: &mut Queue) {
+    fn submit(&mut self, slot: usize, queue: &mut Queue) {
         let running = self.running[slot].as_mut().expect("a slot that is submitted must be in use");
-        let entry = running.entry(descriptors);
+        let entry = running.entry();
         // SAFETY: the buffer or bytes are kept in the slot until the completion, and are on the heap.
         unsafe { queue.push(entry, Tag::File(slot as u64)) };
     }
 
-    /// An operation came back: its ticket and result if it is finished, None if it goes on.
-    pub fn completed(
-        &mut self,
-        slot: u64,
-        outcome: io::Result<usize>,
-        descriptors: &dyn Descriptors,
-        queue: &mut Queue,
-    ) -> Option<(u64, OpResult)> {
+    /// An operation came back: its id and result if it is finished, None if it goes on.
+    pub fn completed(&mut self, slot: u64, outcome: io::Result<usize>, queue: &mut Queue) -> Option<(OpId, OpResult)> {
         let slot = slot as usize;
         let running = self.running[slot].as_mut().expect("a completion must be of an operation in flight");
-        let result = match outcome {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => None,
-            Err(error) => Some(Err(error.kind())),
+        let finished = match outcome {
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN)) => None,
+            Err(error) => Some(Some(Fault::from(&error))),
             Ok(len) => running.advance(len),
         };
-        let Some(result) = result else {
-            self.submit(slot, descriptors, queue);
+        let Some(fault) = finished else {
+            self.submit(slot, queue);
             return None;
         };
         let running = self.running[slot].take().expect("checked above");
         self.free.push(slot);
-        if let Some((ticket, op)) = self.waiting.pop_front() {
-            self.start(ticket, op, descriptors, queue);
+        if let Some((fd, op)) = self.waiting.pop_front() {
+            self.start(fd, op, queue);
         }
-        let result = result.map(|()| running.buffer.map(Buffer::freeze));
-        Some((running.ticket, result))
+        let result = match (fault, running.op.kind) {
+            (Some(fault), _) => OpResult::Failed(fault),
+            (None, OpKind::Read { buffer }) => OpResult::Read(buffer),
+            (None, _) => OpResult::Done,
+        };
+        Some((running.op.id, result))
     }
 }
 
 impl Running {
-    fn entry(&mut self, descriptors: &dyn Descriptors) -> squeue::Entry {
-        let fd = |file: &FileId| types::Fd(descriptors.descriptor(*file).unwrap_or(-1));
-        match &self.op {
-            FileOp::Read { file, offset, .. } => {
-                let rest = &mut self.buffer.as_mut().expect("a read must have a buffer")[self.done..];
-                opcode::Read::new(fd(file), rest.as_mut_ptr(), rest.len() as u32)
-                    .offset(offset + self.done as u64)
-                    .build()
+    fn entry(&mut self) -> squeue::Entry {
+        let fd = types::Fd(self.fd);
+        let offset = self.op.offset + self.done as u64;
+        match &mut self.op.kind {
+            OpKind::Read { buffer } => {
+                let rest = &mut buffer[self.done..];
+                opcode::Read::new(fd, rest.as_mut_ptr(), rest.len() as u32).offset(offset).build()
             }
-            FileOp::Write { file, offset, data } => {
-                let rest: &[u8] = &Bytes::as_ref(data)[self.done..];
-                opcode::Write::new(fd(file), rest.as_ptr(), rest.len() as u32).offset(offset + self.done as u64).build()
+            OpKind::Write { data, dsync } => {
+                let rest = &data[self.done..];
+                let flags = if *dsync { libc::RWF_DSYNC } else { 0 };
+                opcode::Write::new(fd, rest.as_ptr(), rest.len() as u32).offset(offset).rw_flags(flags).build()
             }
-            FileOp::Sync { file } => opcode::Fsync::new(fd(file)).flags(types::FsyncFlags::DATASYNC).build(),
-            FileOp::Punch { file, offset, len } => {
+            OpKind::Sync => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
+            OpKind::Punch { len } => {
                 let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-                opcode::Fallocate::new(fd(file), *len).offset(*offset).mode(mode).build()
+                opcode::Fallocate::new(fd, *len).offset(offset).mode(mode).build()
             }
-            FileOp::Zero { file, offset, len } => {
+            OpKind::Zero { len } => {
                 let mode = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
-                opcode::Fallocate::new(fd(file), *len).offset(*offset).mode(mode).build()
+                opcode::Fallocate::new(fd, *len).offset(offset).mode(mode).build()
             }
         }
     }
 
-    /// Counts progress; a result if this was the end.
-    fn advance(&mut self, len: usize) -> Option<Result<(), io::ErrorKind>> {
-        match &self.op {
-            FileOp::Read { len: wanted, .. } => {
-                self.done += len;
+    /// Counts progress. None: goes on. Some: the end, with a fault or without.
+    fn advance(&mut self, len: usize) -> Option<Option<Fault>> {
+        self.done += len;
+        match &mut self.op.kind {
+            OpKind::Read { buffer } => {
                 if len == 0 {
-                    let buffer = self.buffer.as_mut().expect("a read must have a buffer");
+                    // Past the end of the file there are zeroes.
                     buffer[self.done..].fill(0);
-                    return Some(Ok(()));
+                    return Some(None);
                 }
-                (self.done == *wanted).then_some(Ok(()))
+                (self.done == buffer.len()).then_some(None)
             }
-            FileOp::Write { data, .. } => {
-                self.done += len;
-                if len == 0 && self.done < data.len() {
-                    return Some(Err(io::ErrorKind::WriteZero));
+            OpKind::Write { data, .. } => {
+                if self.done == data.len() {
+                    return Some(None);
                 }
-                (self.done == data.len()).then_some(Ok(()))
+                (len == 0).then_some(Some(Fault::Io))
             }
-            _ => Some(Ok(())),
+            _ => Some(None),
         }
     }
 }

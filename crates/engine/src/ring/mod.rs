@@ -24,7 +24,6 @@ use io_uring::{opcode, types};
 use socket2::Socket;
 
 pub use clock::now;
-pub use files::Descriptors;
 pub use mailbox::{Answerer, AskError, Remote};
 pub use queue::RingError;
 
@@ -35,7 +34,7 @@ use queue::{Completion, Queue, Tag};
 use timers::{Deadline, Timers};
 
 use crate::host::{
-    Broken, CallId, CommandId, ConnId, Effects, Event, Finish, IoEffect, IoEvent, ListenerId, Machine, Pool, Time,
+    Broken, CallId, CommandId, ConnId, Effects, Event, Finish, IoEffect, IoEvent, ListenerId, Machine, Time,
 };
 
 /// How long a closing connection may take to get rid of what was sent.
@@ -66,21 +65,12 @@ pub struct Host<M: Machine> {
     listeners: HashMap<u64, Listener>,
     timers: Timers,
     files: Files,
-    descriptors: Box<dyn Descriptors>,
     mailbox: Mailbox<M>,
     heard: Box<[u8; 8]>,
     answerers: HashMap<CommandId, Answerer<M>>,
     next_command: u64,
     calls: Calls<M>,
-    pool: Pool,
     now: Time,
-}
-
-/// What a host is made of beside its machine.
-pub struct Parts<M: Machine> {
-    pub descriptors: Box<dyn Descriptors>,
-    pub calls: Calls<M>,
-    pub pool: Pool,
 }
 
 /// A mailbox for a machine that is still to be made.
@@ -99,7 +89,7 @@ fn kernel_randomness(bytes: &mut [u8]) {
 
 impl<M: Machine> Host<M> {
     /// To be called on the thread that will run it.
-    pub fn new(machine: M, door: Door<M>, parts: Parts<M>) -> Result<Self, RingError> {
+    pub fn new(machine: M, door: Door<M>, calls: Calls<M>) -> Result<Self, RingError> {
         Ok(Self {
             machine,
             effects: Effects::new(Box::new(kernel_randomness)),
@@ -110,14 +100,12 @@ impl<M: Machine> Host<M> {
             resumed: Vec::new(),
             listeners: HashMap::new(),
             timers: Timers::default(),
-            files: Files::new(parts.pool.clone()),
-            descriptors: parts.descriptors,
+            files: Files::default(),
             mailbox: door.0,
             heard: Box::new([0; 8]),
             answerers: HashMap::new(),
             next_command: 0,
-            calls: parts.calls,
-            pool: parts.pool,
+            calls,
             now: clock::now(),
         })
     }
@@ -190,9 +178,8 @@ impl<M: Machine> Host<M> {
         for effect in effects.drain(..) {
             match effect {
                 IoEffect::Send { conn, bytes } => self.send(conn, bytes),
-                IoEffect::File { ticket, op } => {
-                    self.files.start(ticket, op, &*self.descriptors, &mut self.queue);
-                }
+                IoEffect::File { fd, op } => self.files.start(fd, op, &mut self.queue),
+                IoEffect::ReportSent { conn } => self.with(conn, |conn| conn.reports = true),
                 IoEffect::SetTimer { timer, at } => self.timers.set(Deadline::Machine(timer), at),
                 IoEffect::CancelTimer { timer } => self.timers.cancel(Deadline::Machine(timer)),
                 IoEffect::Listen { listener, address } => listening.push((listener, address)),
@@ -201,8 +188,13 @@ impl<M: Machine> Host<M> {
                 IoEffect::Close { conn } => self.close(conn),
                 IoEffect::Abort { conn } => self.abort(conn.0),
                 IoEffect::Pause { conn } => self.with(conn, |conn| conn.paused = true),
-                IoEffect::Resume { conn } => {
-                    self.with(conn, |conn| conn.paused = false);
+                IoEffect::Resume { conn, most } => {
+                    self.with(conn, |conn| {
+                        conn.paused = false;
+                        if let Some(most) = most {
+                            conn.inbox.limit(most);
+                        }
+                    });
                     self.resumed.push(conn.0);
                     self.stirred.push(conn.0);
                 }
@@ -280,7 +272,7 @@ impl<M: Machine> Host<M> {
     fn dial(&mut self, conn: ConnId, address: &crate::host::Address, deadline: Time) {
         match socket::dial(address) {
             Ok((socket, to)) => {
-                let mut made = Conn::new(socket, conn.0, State::Dialing, self.pool.clone());
+                let mut made = Conn::new(socket, conn.0, State::Dialing);
                 made.dial(to, &mut self.queue);
                 self.conns.insert(conn.0, made);
                 self.timers.set(Deadline::Dial(conn), deadline);
@@ -345,10 +337,9 @@ impl<M: Machine> Host<M> {
             Tag::Receive(id) => self.received(id, completion),
             Tag::Send(id) => self.sent(id, completion),
             Tag::File(slot) => {
-                let outcome = completion.outcome();
-                let done = self.files.completed(slot, outcome, &*self.descriptors, &mut self.queue);
-                if let Some((ticket, result)) = done {
-                    self.tell_io(IoEvent::FileDone { ticket, result });
+                let done = self.files.completed(slot, completion.outcome(), &mut self.queue);
+                if let Some((op, result)) = done {
+                    self.tell_io(IoEvent::FileDone { op, result });
                 }
             }
             Tag::Accept(id) => self.accepted(id, completion),
@@ -390,10 +381,14 @@ impl<M: Machine> Host<M> {
         match completion.outcome() {
             Ok(len) => {
                 conn.sent(len);
+                let reports = conn.reports && conn.state == State::Open;
                 if conn.is_drained() && conn.state == State::Closing {
                     return self.abort(id);
                 }
                 self.stirred.push(id);
+                if reports {
+                    self.tell_io(IoEvent::Sent { conn: ConnId(id), bytes: len as u64 });
+                }
             }
             Err(error) => self.broke(id, Broken::Failed(error.kind())),
         }
@@ -424,7 +419,7 @@ impl<M: Machine> Host<M> {
                 }
                 let peer = socket::peer(&socket);
                 let conn = self.effects.io.accept();
-                self.conns.insert(conn.0, Conn::new(socket, conn.0, State::Open, self.pool.clone()));
+                self.conns.insert(conn.0, Conn::new(socket, conn.0, State::Open));
                 self.stirred.push(conn.0);
                 self.tell_io(IoEvent::Accepted { listener: ListenerId(id), conn, peer });
             }
@@ -510,7 +505,7 @@ impl<M: Machine> Drop for Host<M> {
         if !self.drain() {
             tracing::error!("the kernel holds on to buffers of an instance that ended; they are leaked");
             std::mem::forget(std::mem::take(&mut self.conns));
-            std::mem::forget(std::mem::replace(&mut self.files, Files::new(self.pool.clone())));
+            std::mem::forget(std::mem::take(&mut self.files));
             std::mem::forget(std::mem::replace(&mut self.heard, Box::new([0; 8])));
         }
     }

@@ -19,90 +19,60 @@ pub enum View {
 
 /// A request. Offsets and lengths are bytes; they need no alignment (whole blocks are fastest).
 #[derive(Debug, Clone)]
+#[rustfmt::skip]
 pub enum Request {
-    Read {
-        view: View,
-        offset: u64,
-        len: u64,
-    },
+    Read { view: View, offset: u64, len: u64 },
     /// `fua`: done only when it survives a power loss.
-    Write {
-        offset: u64,
-        data: Bytes,
-        fua: bool,
-    },
-    WriteZeroes {
-        offset: u64,
-        len: u64,
-        fua: bool,
-    },
+    Write { offset: u64, data: Bytes, fua: bool },
+    /// `unmap`: holes will do; otherwise the space stays allocated.
+    WriteZeroes { offset: u64, len: u64, fua: bool, unmap: bool },
     /// Gives space back. Whole blocks inside the range leave the head (and removed snapshots right below it):
     /// they read as in the newest kept snapshot, or as zeroes.
-    Discard {
-        offset: u64,
-        len: u64,
-    },
+    Discard { offset: u64, len: u64 },
     /// Everything completed before survives a power loss.
     Flush,
     /// Which parts hold data; answered at once.
-    Status {
-        offset: u64,
-        len: u64,
-    },
-    /// Digest of the contents of a range; see [`checksum`](crate::checksum).
-    Checksum {
-        view: View,
-        offset: u64,
-        len: u64,
-    },
-    /// Changes the state file; done when durable.
+    Status { offset: u64, len: u64 },
+    /// Digest of the contents of whole blocks; see [`checksum`](crate::checksum).
+    Checksum { view: View, offset: u64, len: u64 },
+    /// Changes the state file; done when durable. Not all changes of a list may survive a crash, but what
+    /// survives errs on the safe side: regions are added before others are removed, and all fields of the header
+    /// change at once.
     Save(Vec<Change>),
     /// Does up to `budget` bytes of the work that removed snapshots have left.
-    Reclaim {
-        budget: u64,
-    },
-    /// Copies into a snapshot of the live chain, below what newer layers hold (rebuilding a replica).
-    Fill {
-        snapshot: String,
-        offset: u64,
-        data: Bytes,
-    },
+    Reclaim { budget: u64 },
+    /// Copies whole blocks of another replica's view into this one's, older snapshots first. Zeroes that are
+    /// there anyway take no space.
+    Copy { view: View, offset: u64, data: Bytes },
 }
 
 /// One change of the state file.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[rustfmt::skip]
 pub enum Change {
     Promise(Promise),
     Generation(u64),
     Doubt(bool),
     OutOfSync(Option<String>),
+    /// The contents are incomplete.
+    Rebuilding(bool),
     Volume(String),
-    Note {
-        name: String,
-        value: Option<String>,
-    },
+    Note { name: String, value: Option<String> },
     /// Adds regions to the activity log.
     LogAdd(Vec<u64>),
-    /// Removes regions from the activity log.
+    /// Removes regions from the activity log, after adding them to every missed map.
     LogClear(Vec<u64>),
     LogGeneration(u64),
-    /// Begins a missed map for a replica that is away; keeps it if there is one.
-    MapBegin {
-        owner: String,
-        generation: u64,
-    },
-    MapAdd {
-        owner: String,
-        regions: Vec<u64>,
-    },
-    MapClear {
-        owner: String,
-        regions: Vec<u64>,
-    },
+    /// Begins a missed map for a replica that is away; keeps it if there is one. If seven are kept already,
+    /// this one is not: that replica will be copied as a whole.
+    MapBegin { owner: String },
+    /// Nothing if there is no such map.
+    MapAdd { owner: String, regions: Vec<u64> },
+    MapClear { owner: String, regions: Vec<u64> },
     /// Forgets a missed map.
-    MapEnd {
-        owner: String,
-    },
+    MapEnd { owner: String },
+    /// Forgets all of them.
+    MapsEnd,
 }
 
 /// A part of the volume that holds data, or not.
@@ -146,14 +116,10 @@ pub enum RequestError {
     SyncFailed(Fault),
     #[error("there is no snapshot {0:?}")]
     NoSnapshot(String),
-    #[error("snapshot {0:?} is not part of the live chain")]
-    NotInChain(String),
+    #[error("{offset}+{len} are not whole blocks of 4096 bytes")]
+    NotBlocks { offset: u64, len: u64 },
     #[error("{0}")]
     State(#[from] crate::state::StateError),
-    #[error("no missed map is kept for {0:?}")]
-    NoMap(String),
-    #[error("all {} missed maps are in use", crate::state::MAPS - 1)]
-    NoFreeMap,
     #[error("metadata: {0}")]
     Metadata(String),
 }

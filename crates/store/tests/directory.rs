@@ -52,7 +52,10 @@ fn what_is_written_is_there_after_reopening() {
             write(&mut volume, offset as u64, &vec![value; len]);
             expected[offset..offset + len].fill(value);
         }
-        assert_eq!(run(&mut volume, Request::WriteZeroes { offset: 8100, len: 5000, fua: true }), Ok(Reply::Done));
+        assert_eq!(
+            run(&mut volume, Request::WriteZeroes { offset: 8100, len: 5000, fua: true, unmap: true }),
+            Ok(Reply::Done)
+        );
         expected[8100..13_100].fill(0);
         assert!(contents(&mut volume) == expected);
         volume.close().unwrap();

@@ -59,8 +59,6 @@ pub struct MapOwner {
     pub slot: usize,
     /// Replica that is away.
     pub owner: String,
-    /// Its member generation when it left.
-    pub generation: u64,
 }
 
 /// Fields of the state file.
@@ -78,6 +76,8 @@ pub struct Header {
     pub doubt: bool,
     /// Why this copy must not be read before it was made equal to an in-sync one.
     pub out_of_sync: Option<String>,
+    /// Contents are being copied from another replica and are not complete.
+    pub rebuilding: bool,
     /// Boot of the host during which the replica was last open.
     pub boot_id: String,
     /// Open, or not closed properly.

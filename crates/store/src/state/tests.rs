@@ -8,7 +8,7 @@ fn state() -> State {
         promise: Promise { epoch: 3, holder: "engine".to_owned(), session: 9 },
         region_bytes: REGION_BYTES,
         regions: 100_000,
-        maps: vec![MapOwner { slot: 2, owner: "r2".to_owned(), generation: 4 }],
+        maps: vec![MapOwner { slot: 2, owner: "r2".to_owned() }],
         ..Header::default()
     };
     let mut state = State::new(header);

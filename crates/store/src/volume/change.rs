@@ -1,4 +1,4 @@
-//! Changing blocks: writes, zeroes, discards, and fills of older layers.
+//! Changing blocks: writes, zeroes, discards, and copies into older layers.
 
 use bytes::Bytes;
 
@@ -9,7 +9,7 @@ use crate::files::Files;
 use crate::index::NOTHING;
 use crate::meta::snapshot_image;
 use crate::op::{Fault, FileId, OpKind};
-use crate::request::{Output, Reply, Request, RequestError, RequestId};
+use crate::request::{Output, Reply, Request, RequestError, RequestId, View};
 
 /// Zeroes written at a time where the filesystem has no cheaper way, in bytes: bounds the operations out.
 const ZERO_WINDOW: u64 = 16 << 20;
@@ -25,7 +25,11 @@ enum Content {
     Data(Bytes),
     Zeroes,
     Discard,
-    Fill(FileId, Bytes),
+    /// For an older layer.
+    Copy {
+        file: FileId,
+        data: Bytes,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +48,8 @@ pub(super) struct Changing {
     start: u64,
     end: u64,
     fua: bool,
+    /// Holes will do for zeroes.
+    unmap: bool,
     stage: Stage,
     edges: [Option<AlignedBuf>; 2],
     /// How far zeroes got, in blocks.
@@ -93,18 +99,17 @@ impl<F: Files> Volume<F> {
     }
 
     fn start_change(&mut self, id: RequestId, request: Request, out: &mut Output) -> Result<(), RequestError> {
-        let (offset, len, content, fua) = match request {
-            Request::Write { offset, data, fua } => (offset, data.len() as u64, Content::Data(data), fua),
-            Request::WriteZeroes { offset, len, fua } => (offset, len, Content::Zeroes, fua),
-            Request::Discard { offset, len } => (offset, len, Content::Discard, false),
-            Request::Fill { snapshot, offset, data } => {
+        let (offset, len, content, fua, unmap) = match request {
+            Request::Write { offset, data, fua } => (offset, data.len() as u64, Content::Data(data), fua, false),
+            Request::WriteZeroes { offset, len, fua, unmap } => (offset, len, Content::Zeroes, fua, unmap),
+            Request::Discard { offset, len } => (offset, len, Content::Discard, false, true),
+            Request::Copy { view, offset, data } => {
                 let len = data.len() as u64;
-                if !offset.is_multiple_of(BLOCK) || !len.is_multiple_of(BLOCK) {
-                    return Err(RequestError::OutOfRange { offset, len, size: self.size() });
-                }
-                let layer = self.layers.by_image(&snapshot_image(&snapshot));
-                let file = layer.ok_or(RequestError::NotInChain(snapshot))?.file;
-                (offset, len, Content::Fill(file, data), false)
+                let Some(content) = self.copy_into(&view, offset, data)? else {
+                    out.done.push((id, Ok(Reply::Done)));
+                    return Ok(());
+                };
+                (offset, len, content, false, true)
             }
             _ => unreachable!("only changes must be queued"),
         };
@@ -114,6 +119,7 @@ impl<F: Files> Volume<F> {
             start: offset,
             end,
             fua,
+            unmap,
             stage: Stage::Edges,
             edges: [None, None],
             at: offset.div_ceil(BLOCK),
@@ -134,6 +140,24 @@ impl<F: Files> Volume<F> {
             self.apply(key, out);
         }
         Ok(())
+    }
+
+    /// What a copy has to do; None if the blocks read as zeroes already, and should.
+    fn copy_into(&mut self, view: &View, offset: u64, data: Bytes) -> Result<Option<Content>, RequestError> {
+        let len = data.len() as u64;
+        if !offset.is_multiple_of(BLOCK) || !len.is_multiple_of(BLOCK) {
+            return Err(RequestError::NotBlocks { offset, len });
+        }
+        let zeroes = data.iter().all(|byte| *byte == 0);
+        let parts = self.parts(view, offset / BLOCK, (offset + len) / BLOCK)?;
+        if zeroes && parts.iter().all(|part| part.file.is_none()) {
+            return Ok(None);
+        }
+        Ok(Some(match view {
+            View::Live if zeroes => Content::Zeroes,
+            View::Live => Content::Data(data),
+            View::Snapshot(name) => Content::Copy { file: self.file_of(&snapshot_image(name))?, data },
+        }))
     }
 
     fn changing(&mut self, key: u32) -> &mut Changing {
@@ -163,7 +187,7 @@ impl<F: Files> Volume<F> {
         let (file, data) = match &changing.content {
             Content::Data(data) if changing.edges.iter().all(Option::is_none) => (head, data.clone()),
             Content::Data(data) => (head, with_edges(data, changing.start, changing.end, &changing.edges)),
-            Content::Fill(file, data) => (*file, data.clone()),
+            Content::Copy { file, data } => (*file, data.clone()),
             Content::Zeroes => return self.apply_zeroes(key, out),
             Content::Discard => return self.apply_discard(key, out),
         };
@@ -180,12 +204,14 @@ impl<F: Files> Volume<F> {
 
     fn apply_zeroes(&mut self, key: u32, out: &mut Output) {
         let head = self.layers.head().file;
-        let over_older = self.layers.len() > 1;
+        let older = self.layers.len() > 1;
         let no_zero_range = self.no_zero_range;
         let changing = self.changing(key);
         let (start, end) = (changing.start, changing.end);
         let (at, last) = (changing.at, changing.body().1);
-        let by_hand = changing.by_hand || (over_older && no_zero_range);
+        // A hole would show what older layers hold.
+        let allocate = older || !changing.unmap;
+        let by_hand = changing.by_hand || (allocate && no_zero_range);
         let window = if by_hand { last.min(at + ZERO_WINDOW / BLOCK) } else { last }.max(at);
         changing.at = window;
         for edge in [FIRST_EDGE, LAST_EDGE] {
@@ -198,8 +224,9 @@ impl<F: Files> Volume<F> {
                 self.flight.send(Owner::Request(key, BODY), head, block * BLOCK, kind, out);
             }
         }
-        let owned: Vec<_> = self.index.runs(at, window).filter(|run| run.layer != NOTHING).collect();
-        for run in owned {
+        let unmap = self.changing(key).unmap;
+        let touched: Vec<_> = self.index.runs(at, window).filter(|run| run.layer != NOTHING || !unmap).collect();
+        for run in touched {
             let (from, len) = (run.start * BLOCK, (run.end - run.start) * BLOCK);
             let mut send = |at, kind| self.flight.send(Owner::Request(key, BODY), head, at, kind, out);
             if by_hand {
@@ -207,7 +234,7 @@ impl<F: Files> Volume<F> {
                     let data = zeroes((len - piece).min(SHARED_ZEROES_MAX as u64) as usize);
                     send(from + piece, OpKind::Write { data, dsync: false });
                 }
-            } else if over_older {
+            } else if allocate {
                 send(from, OpKind::Zero { len });
             } else {
                 send(from, OpKind::Punch { len });
@@ -257,12 +284,13 @@ impl<F: Files> Volume<F> {
         if self.flight.requests.get_mut(key).fault == Some(Fault::Unsupported) && stage == Stage::Apply {
             let over_older = self.layers.len() > 1;
             let changing = self.changing(key);
+            let unmap = changing.unmap;
             match changing.content {
                 Content::Discard => self.flight.requests.get_mut(key).fault = None,
                 Content::Zeroes if !changing.by_hand => {
                     changing.by_hand = true;
                     changing.at = changing.body().0;
-                    self.no_zero_range |= over_older;
+                    self.no_zero_range |= over_older || !unmap;
                     self.flight.requests.get_mut(key).fault = None;
                     return self.apply(key, out);
                 }
@@ -311,9 +339,17 @@ impl<F: Files> Volume<F> {
             }
         }
         out.done.push((active.id, answer.map(|()| Reply::Done)));
-        for (id, request) in self.flight.changed(key) {
-            if let Err(error) = self.start_change(id, request, out) {
-                out.done.push((id, Err(error)));
+        self.flight.changed(key);
+        // One that was over at once has nobody else to wake those behind it.
+        loop {
+            let ready = self.flight.ready();
+            if ready.is_empty() {
+                break;
+            }
+            for (id, request) in ready {
+                if let Err(error) = self.start_change(id, request, out) {
+                    out.done.push((id, Err(error)));
+                }
             }
         }
     }

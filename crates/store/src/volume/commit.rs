@@ -22,23 +22,49 @@ pub(super) struct Commit {
 #[derive(Debug, Default)]
 struct Dirty {
     header: bool,
-    /// Blocks of maps.
-    blocks: BTreeSet<(usize, usize)>,
+    /// Blocks of maps with regions that are in memory but not in the file.
+    added: BTreeSet<(usize, usize)>,
+    /// Regions that go, map by map. They stay in memory until everything else is durable.
+    removed: BTreeSet<(usize, u64)>,
 }
 
 impl Dirty {
     fn is_empty(&self) -> bool {
-        !self.header && self.blocks.is_empty()
+        !self.header && self.added.is_empty() && self.removed.is_empty()
+    }
+
+    fn insert(&mut self, maps: &mut [Option<RegionMap>; MAPS], slot: usize, regions: &[u64]) {
+        let Some(map) = &mut maps[slot] else { return };
+        for region in regions {
+            self.removed.remove(&(slot, *region));
+            if map.insert(*region) {
+                self.added.insert((slot, map::block_of(*region)));
+            }
+        }
+    }
+
+    fn remove(&mut self, maps: &[Option<RegionMap>; MAPS], slot: usize, regions: &[u64]) {
+        let Some(map) = &maps[slot] else { return };
+        self.removed.extend(regions.iter().filter(|region| map.contains(**region)).map(|region| (slot, *region)));
     }
 }
 
+/// A commit under way, in two steps. A crash between them leaves regions in maps that could have gone, which
+/// costs copies; it never loses one. That is how a region moves from the log to the missed maps.
 #[derive(Debug)]
 struct Running {
     out: u32,
     fault: Option<Fault>,
     waiting: Vec<RequestId>,
-    /// The header goes to the second slot when the first is durable.
-    second: Option<bytes::Bytes>,
+    /// The second step, if it is still to come.
+    then: Option<Then>,
+}
+
+#[derive(Debug)]
+struct Then {
+    /// The header for the second slot.
+    header: Option<bytes::Bytes>,
+    removed: BTreeSet<(usize, u64)>,
 }
 
 impl Commit {
@@ -72,69 +98,73 @@ impl<F: Files> Volume<F> {
 
     /// Refuses changes that do not fit, before any is made.
     fn check_changes(&self, changes: &[Change]) -> Result<(), RequestError> {
-        let mut after = self.state.clone_header();
-        let regions = after.header.regions;
+        let Header { regions, region_bytes, .. } = self.state.header;
+        let mut after = None;
         for change in changes {
             match change {
-                Change::MapAdd { owner, .. } | Change::MapClear { owner, .. } if after.map_of(owner).is_none() => {
-                    return Err(RequestError::NoMap(owner.clone()));
+                Change::LogAdd(list)
+                | Change::LogClear(list)
+                | Change::MapAdd { regions: list, .. }
+                | Change::MapClear { regions: list, .. } => {
+                    if let Some(region) = list.iter().find(|region| **region >= regions) {
+                        let offset = region.saturating_mul(region_bytes);
+                        return Err(RequestError::OutOfRange { offset, len: region_bytes, size: self.size() });
+                    }
                 }
-                Change::MapBegin { owner, .. }
-                    if after.map_of(owner).is_none() && free_map(&after.header).is_none() =>
-                {
-                    return Err(RequestError::NoFreeMap);
+                change => {
+                    change_header(&mut after.get_or_insert_with(|| self.state.clone_header()).header, change);
                 }
-                _ => {}
-            }
-            if let Change::LogAdd(list)
-            | Change::LogClear(list)
-            | Change::MapAdd { regions: list, .. }
-            | Change::MapClear { regions: list, .. } = change
-            {
-                if let Some(region) = list.iter().find(|region| **region >= regions) {
-                    let region_bytes = after.header.region_bytes;
-                    let offset = region.saturating_mul(region_bytes);
-                    return Err(RequestError::OutOfRange { offset, len: region_bytes, size: self.size() });
-                }
-            } else {
-                change_header(&mut after.header, change);
             }
         }
-        after.render_header()?;
-        Ok(())
+        after.map_or(Ok(()), |after| after.render_header().map(drop).map_err(RequestError::from))
     }
 
     fn change_state(&mut self, change: Change) {
         let dirty = &mut self.commit.dirty;
+        let state = &mut self.state;
         match change {
-            Change::LogAdd(regions) => change_map(&mut self.state.maps, dirty, ACTIVITY, &regions, RegionMap::insert),
-            Change::LogClear(regions) => change_map(&mut self.state.maps, dirty, ACTIVITY, &regions, RegionMap::remove),
+            Change::LogAdd(regions) => self.add_regions(ACTIVITY, &regions),
+            Change::LogClear(regions) => {
+                for slot in (0..MAPS).filter(|slot| *slot != ACTIVITY) {
+                    dirty.insert(&mut state.maps, slot, &regions);
+                }
+                dirty.remove(&state.maps, ACTIVITY, &regions);
+            }
             Change::MapAdd { owner, regions } => {
-                let slot = self.state.map_of(&owner).expect("the map must have been checked");
-                change_map(&mut self.state.maps, dirty, slot, &regions, RegionMap::insert);
+                if let Some(slot) = state.map_of(&owner) {
+                    self.add_regions(slot, &regions);
+                }
             }
             Change::MapClear { owner, regions } => {
-                let slot = self.state.map_of(&owner).expect("the map must have been checked");
-                change_map(&mut self.state.maps, dirty, slot, &regions, RegionMap::remove);
+                if let Some(slot) = state.map_of(&owner) {
+                    dirty.remove(&state.maps, slot, &regions);
+                }
             }
             change => {
-                if let Change::MapEnd { owner } = &change
-                    && let Some(slot) = self.state.map_of(owner)
-                {
-                    self.state.maps[slot] = None;
-                }
-                dirty.header |= change_header(&mut self.state.header, &change);
-                if let Change::MapBegin { owner, .. } = &change {
-                    let slot = self.state.map_of(owner).expect("the map must have been begun");
-                    if self.state.maps[slot].is_none() {
-                        // What an earlier map left on disk would only add regions, but it costs copies.
-                        let regions = self.state.header.regions;
-                        self.state.maps[slot] = Some(RegionMap::new(regions));
-                        dirty.blocks.extend((0..map::blocks(regions)).map(|index| (slot, index)));
+                dirty.header |= change_header(&mut state.header, &change);
+                for slot in (0..MAPS).filter(|slot| *slot != ACTIVITY) {
+                    let kept = state.header.maps.iter().any(|owner| owner.slot == slot);
+                    if kept && state.maps[slot].is_none() {
+                        // What an earlier map left on disk would only add regions, but that costs copies.
+                        state.maps[slot] = Some(RegionMap::new(state.header.regions));
+                        dirty.added.extend((0..map::blocks(state.header.regions)).map(|index| (slot, index)));
+                    } else if !kept && state.maps[slot].take().is_some() {
+                        dirty.added.retain(|(owner, _)| *owner != slot);
+                        dirty.removed.retain(|(owner, _)| *owner != slot);
                     }
                 }
             }
         }
+    }
+
+    /// Adds regions; one that is about to go stays.
+    fn add_regions(&mut self, slot: usize, regions: &[u64]) {
+        if let Some(then) = self.commit.running.as_mut().and_then(|running| running.then.as_mut()) {
+            regions.iter().for_each(|region| {
+                then.removed.remove(&(slot, *region));
+            });
+        }
+        self.commit.dirty.insert(&mut self.state.maps, slot, regions);
     }
 
     fn start_commit(&mut self, out: &mut Output) {
@@ -143,20 +173,59 @@ impl<F: Files> Volume<F> {
         }
         let dirty = std::mem::take(&mut self.commit.dirty);
         let waiting = std::mem::take(&mut self.commit.waiting);
-        let mut running = Running { out: dirty.blocks.len() as u32, fault: None, waiting, second: None };
-        for (number, index) in dirty.blocks {
-            let data = self.state.render_block(number, index).freeze();
-            let kind = OpKind::Write { data, dsync: true };
-            self.flight.send(Owner::Commit, self.state_file, map_offset(number, index), kind, out);
+        let mut running = Running { out: 0, fault: None, waiting, then: None };
+        for (number, index) in dirty.added {
+            running.out += self.send_block(number, index, out);
         }
+        let mut header = None;
         if dirty.header {
             self.state.sequence += 1;
             let data = self.state.render_header().expect("the header must have been checked").freeze();
-            running.second = Some(data.clone());
+            header = Some(data.clone());
             running.out += 1;
             self.flight.send(Owner::Commit, self.state_file, 0, OpKind::Write { data, dsync: true }, out);
         }
+        running.then = Some(Then { header, removed: dirty.removed });
+        let nothing_first = running.out == 0;
         self.commit.running = Some(running);
+        if nothing_first {
+            self.second_step(out);
+        }
+    }
+
+    /// Writes a block of a map as it is in memory.
+    fn send_block(&mut self, number: usize, index: usize, out: &mut Output) -> u32 {
+        let data = self.state.render_block(number, index).freeze();
+        let kind = OpKind::Write { data, dsync: true };
+        self.flight.send(Owner::Commit, self.state_file, map_offset(number, index), kind, out);
+        1
+    }
+
+    /// Everything that was added is durable: the second copy of the header, and what goes. True if something
+    /// is under way.
+    fn second_step(&mut self, out: &mut Output) -> bool {
+        let then = self.commit.running.as_mut().and_then(|running| running.then.take());
+        let Some(Then { header, removed }) = then else { return false };
+        let mut blocks = BTreeSet::new();
+        for (slot, region) in removed {
+            if self.state.maps[slot].as_mut().is_some_and(|map| map.remove(region)) {
+                blocks.insert((slot, map::block_of(region)));
+            }
+        }
+        let mut sent = 0;
+        for (number, index) in blocks {
+            sent += self.send_block(number, index, out);
+        }
+        if let Some(data) = header {
+            sent += 1;
+            self.flight.send(Owner::Commit, self.state_file, BLOCK, OpKind::Write { data, dsync: true }, out);
+        }
+        if sent == 0 {
+            self.finish_commit(out);
+            return true;
+        }
+        self.commit.running.as_mut().expect("a commit must be under way").out = sent;
+        true
     }
 
     pub(super) fn commit_completed(&mut self, result: OpResult, out: &mut Output) {
@@ -165,13 +234,13 @@ impl<F: Files> Volume<F> {
         if let OpResult::Failed(fault) = result {
             running.fault.get_or_insert(fault);
         }
-        if running.out > 0 {
+        if running.out > 0 || (running.fault.is_none() && self.second_step(out)) {
             return;
         }
-        if let (None, Some(data)) = (running.fault, running.second.take()) {
-            running.out = 1;
-            return self.flight.send(Owner::Commit, self.state_file, BLOCK, OpKind::Write { data, dsync: true }, out);
-        }
+        self.finish_commit(out);
+    }
+
+    fn finish_commit(&mut self, out: &mut Output) {
         let running = self.commit.running.take().expect("a commit must be under way");
         let answer = self.synced(running.fault).map(|()| Reply::Done);
         out.done.extend(running.waiting.into_iter().map(|id| (id, answer.clone())));
@@ -187,21 +256,6 @@ impl<F: Files> Volume<F> {
 /// A slot that no missed map uses.
 fn free_map(header: &Header) -> Option<usize> {
     (ACTIVITY + 1..MAPS).find(|slot| header.maps.iter().all(|owner| owner.slot != *slot))
-}
-
-fn change_map(
-    maps: &mut [Option<RegionMap>; MAPS],
-    dirty: &mut Dirty,
-    slot: usize,
-    regions: &[u64],
-    change: fn(&mut RegionMap, u64) -> bool,
-) {
-    let map = maps[slot].as_mut().expect("a map that is changed must be loaded");
-    for region in regions {
-        if change(map, *region) {
-            dirty.blocks.insert((slot, map::block_of(*region)));
-        }
-    }
 }
 
 /// Whether anything changed.
@@ -222,14 +276,16 @@ fn change_header(header: &mut Header, change: &Change) -> bool {
             header.notes.insert(name.clone(), value.clone()).as_ref() != Some(value)
         }
         Change::Note { name, value: None } => header.notes.remove(name).is_some(),
-        Change::MapBegin { owner, generation } => {
+        Change::MapBegin { owner } => {
             if header.maps.iter().any(|entry| entry.owner == *owner) {
                 return false;
             }
             let free = free_map(header);
-            header.maps.extend(free.map(|slot| MapOwner { slot, owner: owner.clone(), generation: *generation }));
-            true
+            header.maps.extend(free.map(|slot| MapOwner { slot, owner: owner.clone() }));
+            free.is_some()
         }
+        Change::MapsEnd => !std::mem::take(&mut header.maps).is_empty(),
+        Change::Rebuilding(rebuilding) => set(&mut header.rebuilding, rebuilding),
         Change::MapEnd { owner } => {
             let before = header.maps.len();
             header.maps.retain(|entry| entry.owner != *owner);

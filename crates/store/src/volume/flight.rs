@@ -142,10 +142,17 @@ impl Flight {
         self.changing.push((key, first, end));
     }
 
-    /// The change at `key` is over: those that can start now.
-    pub(super) fn changed(&mut self, key: u32) -> Vec<(RequestId, Request)> {
+    /// The change at `key` is over.
+    pub(super) fn changed(&mut self, key: u32) {
         self.changing.retain(|(owner, ..)| *owner != key);
+    }
+
+    /// Changes that waited and can start now.
+    pub(super) fn ready(&mut self) -> Vec<(RequestId, Request)> {
         let mut ready = Vec::new();
+        if self.waiting.is_empty() {
+            return ready;
+        }
         let mut index = 0;
         let mut taken: Vec<(u64, u64)> = self.changing.iter().map(|(_, first, end)| (*first, *end)).collect();
         while index < self.waiting.len() {

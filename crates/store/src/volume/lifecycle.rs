@@ -315,7 +315,7 @@ impl<F: Files> Volume<F> {
         for file in open {
             self.files.sync(file).map_err(OpenError::io("sync of an image"))?;
         }
-        let rebuilding = rebuilding || self.meta.rebuilding;
+        let rebuilding = rebuilding || self.meta.rebuilding || self.state.header.rebuilding;
         self.replace_volume_meta(VolumeMeta { dirty: false, rebuilding, ..self.meta.clone() })?;
         self.state.header.closed = Some(marks(&mut self.files, &self.tree.head)?);
         self.state.header.open = false;
@@ -327,6 +327,7 @@ impl<F: Files> Volume<F> {
         let header = &self.state.header;
         let active = self.state.maps[state::ACTIVITY].as_ref().map_or(0, state::RegionMap::count);
         let reason = match (&header.out_of_sync, header.doubt, active) {
+            _ if header.rebuilding => Some("it is being rebuilt".to_owned()),
             (Some(reason), ..) => Some(reason.clone()),
             (None, true, _) => Some("the host lost power while it was written".to_owned()),
             (None, false, 1..) => Some(format!("{active} regions are in its activity log")),

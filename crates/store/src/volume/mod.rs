@@ -11,6 +11,7 @@
 //! I/O. Changes go to the head. Changes of the same block are serialised (a block is the smallest thing that is
 //! written); reads are not, their order with changes is the caller's business.
 
+mod chain;
 mod change;
 mod commit;
 mod flight;
@@ -32,6 +33,7 @@ use crate::request::{Extent, Output, Reply, Request, RequestError, RequestId};
 use crate::state::State;
 use crate::tree::Tree;
 
+pub use chain::{Chain, ChainError, ChainSnapshot};
 use flight::{Flight, Owner};
 use layers::Layers;
 pub use lifecycle::{Adopt, Create, Open, OpenError, Opened, Previous, Released};
@@ -134,7 +136,7 @@ impl<F: Files> Volume<F> {
                 self.sound()?;
                 self.begin_reclaim(id, budget, out)
             }
-            Request::Write { offset, ref data, .. } | Request::Fill { offset, ref data, .. } => {
+            Request::Write { offset, ref data, .. } | Request::Copy { offset, ref data, .. } => {
                 self.begin_change(id, offset, data.len() as u64, request, out)
             }
             Request::WriteZeroes { offset, len, .. } | Request::Discard { offset, len } => {

@@ -183,7 +183,7 @@ impl<F: Files> Volume<F> {
         out: &mut Output,
     ) -> Result<(), RequestError> {
         if !offset.is_multiple_of(BLOCK) || !len.is_multiple_of(BLOCK) {
-            return Err(RequestError::OutOfRange { offset, len, size: self.size() });
+            return Err(RequestError::NotBlocks { offset, len });
         }
         // Fails early if there is no such snapshot.
         self.parts(view, offset / BLOCK, offset / BLOCK)?;

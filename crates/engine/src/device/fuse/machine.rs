@@ -82,8 +82,6 @@ enum Wants {
 pub struct Outcome {
     pub requests: Vec<Request>,
     pub replies: Vec<Reply>,
-    /// The connection has begun; the longest write that was agreed on, for whoever takes it over.
-    pub agreed: Option<u32>,
     /// The file system is gone: the loop device was detached.
     pub destroyed: bool,
 }
@@ -93,7 +91,7 @@ pub struct Outcome {
 pub struct Fuse {
     client: ClientId,
     geometry: Geometry,
-    /// What was agreed on when the connection began, perhaps by a predecessor with other ideas.
+    /// Longest write. It is agreed on when the connection begins, perhaps by a predecessor with other ideas.
     max_write: u32,
     pending: BTreeMap<u32, (u64, Wants)>,
     next: u32,
@@ -102,15 +100,15 @@ pub struct Fuse {
 }
 
 impl Fuse {
-    /// A machine for a connection that begins, or that began with `agreed` as its longest write.
-    pub fn new(client: ClientId, geometry: Geometry, agreed: Option<u32>) -> Self {
-        let max_write = agreed.unwrap_or(MAX_WRITE_BYTES);
+    /// A machine for a connection that begins or has begun; `max_write` is what its holder says, or
+    /// [`MAX_WRITE_BYTES`].
+    pub fn new(client: ClientId, geometry: Geometry, max_write: u32) -> Self {
         Self { client, geometry, max_write, pending: BTreeMap::new(), next: 0, buffers: Vec::new() }
     }
 
     /// A buffer to read one request into; all its spare capacity may be used and is needed.
     pub fn receive(&mut self) -> BytesMut {
-        let needed = self.max_write.max(MAX_WRITE_BYTES) as usize + OVERHEAD_BYTES;
+        let needed = self.max_write as usize + OVERHEAD_BYTES;
         if let Some(mut buffer) = self.buffers.pop()
             && (buffer.capacity() >= needed || buffer.try_reclaim(needed))
         {
@@ -152,7 +150,7 @@ impl Fuse {
                 }
                 Err(error) => Err(error),
             },
-            op::INIT => self.init(unique, &mut bytes, outcome),
+            op::INIT => self.init(unique, &mut bytes),
             op::GETATTR => Ok(self.attributes(unique)),
             op::SETATTR => self.set_attributes(unique, &bytes),
             op::OPEN => Ok(Reply::rendered(unique, |out| {
@@ -172,7 +170,7 @@ impl Fuse {
         outcome.replies.push(reply.unwrap_or_else(|error| Reply::error(unique, error)));
     }
 
-    fn init(&mut self, unique: u64, bytes: &mut Bytes, outcome: &mut Outcome) -> Result<Reply, i32> {
+    fn init(&self, unique: u64, bytes: &mut Bytes) -> Result<Reply, i32> {
         let theirs = InitIn::get(bytes).ok_or(errno::EPROTO)?;
         if theirs.major != abi::MAJOR || theirs.flags & init::ASYNC_DIO == 0 {
             return Err(errno::EPROTO);
@@ -182,11 +180,9 @@ impl Fuse {
             max_readahead: theirs.max_readahead,
             flags: theirs.flags & WANTED,
             max_background: MAX_BACKGROUND,
-            max_write: MAX_WRITE_BYTES,
-            max_pages: (MAX_WRITE_BYTES / PAGE_BYTES) as u16,
+            max_write: self.max_write,
+            max_pages: (self.max_write / PAGE_BYTES) as u16,
         };
-        self.max_write = MAX_WRITE_BYTES;
-        outcome.agreed = Some(MAX_WRITE_BYTES);
         Ok(Reply::rendered(unique, |out| ours.put(out)))
     }
 

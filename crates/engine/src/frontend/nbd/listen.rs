@@ -2,85 +2,28 @@
 //! certificates everywhere else.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use rustls::ServerConfig;
 use tether_nbd::handshake::Tls;
 
 use super::tls::{Layer, LayerError};
+use crate::host::Address;
 
 /// Longest read or write of one command. It is what the protocol lets clients assume that do not ask.
 pub const MAX_REQUEST_BYTES: u32 = 32 << 20;
 /// Connections to one volume at a time; `nbdcopy` opens four, the kernel client as many as there are cores.
 pub const MAX_CONNECTIONS: usize = 16;
-/// A unix socket's path ends with a zero byte within 108.
-const MAX_SOCKET_PATH_BYTES: usize = 107;
 
-/// An address to listen on: `unix:/path/v1.sock` or `tcp:127.0.0.1:10809`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Address {
-    Unix(PathBuf),
-    Tcp(SocketAddr),
-}
-
-/// An address that cannot be listened on.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AddressError {
-    #[error("{0:?} is no NBD address: say unix:/path/to/socket or tcp:IP:PORT")]
-    Scheme(String),
-    #[error("{0:?} is no IP address with a port: say tcp:127.0.0.1:10809 or tcp:[::1]:10809")]
-    Tcp(String),
-    #[error("{0:?}: the path of a unix socket is absolute and has at most {MAX_SOCKET_PATH_BYTES} bytes")]
-    Path(String),
-}
-
-impl FromStr for Address {
-    type Err = AddressError;
-
-    fn from_str(text: &str) -> Result<Self, AddressError> {
-        if let Some(path) = text.strip_prefix("unix:") {
-            let fits = path.starts_with('/') && path.len() <= MAX_SOCKET_PATH_BYTES && !path.contains('\0');
-            return if fits { Ok(Self::Unix(path.into())) } else { Err(AddressError::Path(path.to_owned())) };
-        }
-        match text.strip_prefix("tcp:") {
-            Some(address) => address.parse().map(Self::Tcp).map_err(|_| AddressError::Tcp(address.to_owned())),
-            None => Err(AddressError::Scheme(text.to_owned())),
-        }
-    }
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unix(path) => write!(f, "unix:{}", path.display()),
-            Self::Tcp(address) => write!(f, "tcp:{address}"),
-        }
-    }
-}
-
-impl Address {
-    /// Whether what is sent here stays on this machine.
-    pub fn is_local(&self) -> bool {
-        match self {
-            Self::Unix(_) => true,
-            Self::Tcp(address) => match address.ip() {
-                IpAddr::V4(ip) => ip.is_loopback(),
-                // `::ffff:127.0.0.1` is loopback as well.
-                IpAddr::V6(ip) => ip.is_loopback() || ip.to_ipv4_mapped().is_some_and(|ip| ip.is_loopback()),
-            },
-        }
-    }
-
-    /// The address as NBD clients write it (`nbdinfo URI`, `qemu-img info URI`).
-    pub fn uri(&self, export: &str, tls: bool) -> String {
-        let scheme = if tls { "nbds" } else { "nbd" };
-        match self {
-            Self::Unix(path) => format!("{scheme}+unix:///{export}?socket={}", path.display()),
-            Self::Tcp(address) => format!("{scheme}://{address}/{export}"),
-        }
+/// An address as NBD clients write it (`nbdinfo URI`, `qemu-img info URI`).
+pub fn uri(address: &Address, export: &str, security: &Security) -> String {
+    let scheme = match security {
+        Security::Clear => "nbd",
+        Security::Tls(_) => "nbds",
+    };
+    match address {
+        Address::Unix(path) => format!("{scheme}+unix:///{export}?socket={}", path.display()),
+        Address::Tcp(address) => format!("{scheme}://{address}/{export}"),
     }
 }
 

@@ -1,0 +1,138 @@
+//! What may wait for the device itself, each in a process of its own that ends when it is done.
+//!
+//! A system call on the device waits in the kernel until an engine answers, and cannot be ended before that. So such a
+//! process must not keep `/dev/fuse` open: if nobody answers and the holder gives up the device, the kernel must see
+//! that the last descriptor is gone, fail everything that waits, and let the process go.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+
+use rustix::fs::{CWD, FileType, Mode};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
+
+use crate::device::loops::{self, BindError, Binding, Loop};
+
+/// A step that failed; the text reaches the engine's log.
+#[derive(Debug, thiserror::Error)]
+enum StepError {
+    #[error("cannot make a FUSE file system ({call}): {source}")]
+    Mount { call: &'static str, source: io::Error },
+    #[error("cannot open the file of the FUSE file system: {0}")]
+    File(#[source] io::Error),
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    #[error("cannot make the device node {path}: {source}")]
+    Node { path: String, source: io::Error },
+    #[error("{0} is in use (mounted, or claimed by another device)")]
+    InUse(String),
+    #[error("loop{number}: {source}")]
+    Loop { number: u32, source: io::Error },
+    #[error("{0:?} is no step of a device holder")]
+    Unknown(String),
+}
+
+/// Writes a line to standard output, where the parent reads it. If nobody does, nobody wants to know.
+pub fn say(line: &str) {
+    if !line.is_empty() {
+        let _ = writeln!(io::stdout(), "{line}");
+    }
+}
+
+/// Runs one step; what it says goes to whoever asked for it.
+pub fn run(step: &str, args: &[&str]) -> Result<String, String> {
+    let number = |text: &str| text.parse::<u32>().map_err(|_| StepError::Unknown(text.to_owned()));
+    let result = match (step, args) {
+        ("attach", [block, mode, tag, node]) => {
+            number(block).and_then(|block| attach(block, *mode == "ro", tag, Path::new(node)))
+        }
+        ("capacity", [device]) => number(device).and_then(|n| on_loop(n, Loop::set_capacity)),
+        ("drop-cache", [device]) => number(device).and_then(|n| on_loop(n, Loop::drop_cache)),
+        ("detach", [device, node]) => number(device).and_then(|n| detach(Loop(n), Path::new(node))),
+        ("abandon", [device, node]) => number(device).and_then(|n| abandon(Loop(n), Path::new(node))),
+        _ => Err(StepError::Unknown(step.to_owned())),
+    };
+    result.map_err(|error| error.to_string())
+}
+
+fn on_loop(number: u32, act: impl FnOnce(Loop) -> io::Result<()>) -> Result<String, StepError> {
+    act(Loop(number)).map_err(|source| StepError::Loop { number, source })?;
+    Ok(String::new())
+}
+
+/// Makes the file system on standard input (which is `/dev/fuse`), binds a loop device to its file, makes the node.
+/// Says the number of the loop device.
+fn attach(block: u32, read_only: bool, tag: &str, node: &Path) -> Result<String, StepError> {
+    let mount = mount(tag)?;
+    // From here on the kernel may wait for an engine: see above.
+    let nowhere = File::open("/dev/null").map_err(|source| StepError::Mount { call: "open", source })?;
+    rustix::stdio::dup2_stdin(&nowhere).map_err(|error| StepError::Mount { call: "dup2", source: error.into() })?;
+    let file = OpenOptions::new()
+        .read(true)
+        .write(!read_only)
+        .custom_flags(libc::O_DIRECT)
+        .open(format!("/proc/self/fd/{}", mount.as_raw_fd()))
+        .map_err(StepError::File)?;
+    let device = Loop::bind(&Binding { file: file.as_fd(), tag, block, read_only })?;
+    if let Err(error) = make_node(device, node) {
+        let _ = device.clear();
+        return Err(error);
+    }
+    Ok(device.0.to_string())
+}
+
+/// A FUSE file system whose root is a regular file, mounted nowhere.
+fn mount(tag: &str) -> Result<OwnedFd, StepError> {
+    let failed = |call: &'static str| move |error: rustix::io::Errno| StepError::Mount { call, source: error.into() };
+    let context = rustix::mount::fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC).map_err(failed("fsopen"))?;
+    let options = [("source", tag), ("fd", "0"), ("rootmode", "100600"), ("user_id", "0"), ("group_id", "0")];
+    for (key, value) in options {
+        rustix::mount::fsconfig_set_string(context.as_fd(), key, value).map_err(failed("fsconfig"))?;
+    }
+    rustix::mount::fsconfig_create(context.as_fd()).map_err(failed("fsconfig create"))?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    rustix::mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes).map_err(failed("fsmount"))
+}
+
+/// The node under the volume's name. It takes the place of one that was left over.
+fn make_node(device: Loop, node: &Path) -> Result<(), StepError> {
+    let failed = |source: io::Error| StepError::Node { path: node.display().to_string(), source };
+    if let Some(parent) = node.parent() {
+        DirBuilder::new().recursive(true).mode(0o755).create(parent).map_err(failed)?;
+    }
+    match std::fs::symlink_metadata(node) {
+        Ok(found) if !found.file_type().is_block_device() && !found.file_type().is_symlink() => {
+            return Err(failed(io::Error::new(io::ErrorKind::AlreadyExists, "something else has this name")));
+        }
+        _ => {}
+    }
+    let fresh = node.with_file_name(format!(".loop{}", device.0));
+    remove(&fresh).map_err(failed)?;
+    let number = rustix::fs::makedev(loops::MAJOR, device.0);
+    let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP;
+    rustix::fs::mknodat(CWD, &fresh, FileType::BlockDevice, mode, number).map_err(|error| failed(error.into()))?;
+    std::fs::rename(&fresh, node).map_err(failed)
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Detaches in order: refused while somebody uses the device.
+fn detach(device: Loop, node: &Path) -> Result<String, StepError> {
+    if device.is_claimed() {
+        return Err(StepError::InUse(node.display().to_string()));
+    }
+    abandon(device, node)
+}
+
+/// Detaches by force: who has it open keeps a device that only fails.
+fn abandon(device: Loop, node: &Path) -> Result<String, StepError> {
+    remove(node).map_err(|source| StepError::Node { path: node.display().to_string(), source })?;
+    on_loop(device.0, Loop::clear)
+}

@@ -29,8 +29,10 @@ pub struct Record {
     pub generation: Generation,
     /// The engine that may be promoted: the target of a live migration.
     pub standby: Option<Holder>,
-    /// The holder stopped in order, after every engine before it was out: its successor has no lease to wait for.
+    /// The holder stopped in order, and every engine before it is out.
     pub released: bool,
+    /// The predecessor had released the volume when the holder took it: there is no lease to wait for.
+    pub alone: bool,
 }
 
 /// A change of the record that somebody wants.
@@ -48,7 +50,7 @@ pub enum Change {
     /// The holder stopped and says so.
     Release { by: Holder, at: Generation },
     /// A migration begins: `standby` may be promoted.
-    SetStandby { standby: Holder, at: Generation },
+    SetStandby { standby: Holder },
     /// A migration is rolled back before promotion.
     ClearStandby { standby: Holder },
     /// The standby takes the volume: the start of an engine that is legal only while the record names it.
@@ -122,14 +124,11 @@ impl Record {
                 self.expect(*by, *at)?;
                 next.released = true;
             }
-            Change::SetStandby { standby, at } => {
-                self.expect_generation(*at)?;
-                match self.standby {
-                    Some(other) if other != *standby => return Err(Refusal::StandbyExists { standby: other }),
-                    _ if *standby == self.holder => return Err(Refusal::SameHolder { holder: *standby }),
-                    _ => next.standby = Some(*standby),
-                }
-            }
+            Change::SetStandby { standby } => match self.standby {
+                Some(other) if other != *standby => return Err(Refusal::StandbyExists { standby: other }),
+                _ if *standby == self.holder => return Err(Refusal::SameHolder { holder: *standby }),
+                _ => next.standby = Some(*standby),
+            },
             Change::ClearStandby { standby } => {
                 self.names_standby(*standby)?;
                 next.standby = None;
@@ -147,6 +146,7 @@ impl Record {
         next.previous = self.holder;
         next.holder = holder;
         next.released = false;
+        next.alone = self.released;
         Ok(())
     }
 
@@ -258,7 +258,7 @@ mod tests {
         let record = held_by_old();
         let promote = Change::Promote { standby: NEW };
         assert_eq!(Err(Refusal::NotStandby { expected: NEW }), record.apply(&promote));
-        let named = record.apply(&Change::SetStandby { standby: NEW, at: record.generation }).unwrap();
+        let named = record.apply(&Change::SetStandby { standby: NEW }).unwrap();
         let promoted = named.apply(&promote).unwrap();
         assert_eq!((NEW, None, Epoch(2)), (promoted.holder, promoted.standby, promoted.epoch));
         let rolled_back = named.apply(&Change::ClearStandby { standby: NEW }).unwrap();
@@ -266,8 +266,18 @@ mod tests {
     }
 
     #[test]
+    fn a_successor_of_an_engine_that_released_the_volume_is_alone() {
+        let record = held_by_old();
+        assert!(!record.apply(&Change::Start { holder: NEW }).unwrap().alone);
+        let released = record.apply(&Change::Release { by: OLD, at: record.generation }).unwrap();
+        let next = released.apply(&Change::Start { holder: NEW }).unwrap();
+        assert!(next.alone && !next.released);
+        assert!(!next.apply(&Change::Start { holder: Holder(3) }).unwrap().alone);
+    }
+
+    #[test]
     fn a_start_at_the_source_leaves_the_standby_named() {
-        let named = held_by_old().apply(&Change::SetStandby { standby: NEW, at: held_by_old().generation }).unwrap();
+        let named = held_by_old().apply(&Change::SetStandby { standby: NEW }).unwrap();
         let restarted = named.apply(&Change::Start { holder: Holder(3) }).unwrap();
         assert_eq!(Some(NEW), restarted.standby);
     }

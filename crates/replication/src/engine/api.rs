@@ -34,6 +34,9 @@ pub struct Limits {
     /// A member that leaves a request unanswered for so long is removed. One second, so that with the flush and
     /// the change of the record I/O stalls for less than two.
     pub answer: Span,
+    /// A member that answers, but leaves one request undone for so long, is removed: its disk hangs. Longer than
+    /// a flush on a busy disk ever takes.
+    pub hung: Span,
     /// How long a start waits for all members of the set before it goes on with those that answered.
     pub open: Span,
     /// Pause between attempts to reach a member or the record.
@@ -48,6 +51,8 @@ pub struct Limits {
     pub resync_depth: usize,
     /// Regions in the activity log beyond which quiet ones are cleared.
     pub log_regions: usize,
+    /// After so long without a write the log is emptied, so that a reboot of an idle volume's host leaves no doubt.
+    pub quiet: Span,
 }
 
 impl Default for Limits {
@@ -56,6 +61,7 @@ impl Default for Limits {
             lease: Span::millis(3000),
             drift: Span::millis(300),
             answer: Span::millis(1000),
+            hung: Span::millis(15_000),
             open: Span::millis(1000),
             retry: Span::millis(200),
             rejoin: Span::millis(1000),
@@ -63,6 +69,7 @@ impl Default for Limits {
             resync_chunk: 256 << 10,
             resync_depth: 4,
             log_regions: 256,
+            quiet: Span::millis(5000),
         }
     }
 }
@@ -109,9 +116,10 @@ pub enum IoAnswer {
 /// Why a request of a frontend failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum IoError {
-    /// Another engine holds the volume.
+    /// Another engine holds the volume. What had been `sent` to a replica may or may not have happened and must
+    /// never be sent again; what had not been was in nobody's hands and may be given to another engine.
     #[error("another engine holds the volume")]
-    Fenced,
+    Fenced { sent: bool },
     /// The engine is closed.
     #[error("the engine is stopped")]
     Stopped,

@@ -239,7 +239,7 @@ impl Replica {
                     }
                     regions
                 });
-                send(conn, id, session, ReplyBody::Regions(missed), effects);
+                send(conn, id, session, ReplyBody::Regions { missed, chain: self.chain_identity() }, effects);
             }
             RequestBody::Close => {
                 self.serving = None;
@@ -304,6 +304,11 @@ impl Replica {
         }
     }
 
+    /// Identity of the chain of snapshots; 0 while its content is not complete.
+    fn chain_identity(&self) -> u64 {
+        if self.durable.rebuilding { 0 } else { self.chain }
+    }
+
     /// Answers an open: the promise is durable.
     fn opened(&mut self, effects: &mut Vec<Effect>) {
         let Some(opening) = self.opening.take() else { return };
@@ -314,7 +319,7 @@ impl Replica {
             doubtful: self.durable.doubtful,
             log: self.log_number,
             regions: self.durable.log.clone(),
-            chain: if self.durable.rebuilding { 0 } else { self.chain },
+            chain: self.chain_identity(),
             size: self.config.geometry.size,
             generation: self.durable.generation,
         };

@@ -214,7 +214,7 @@ impl ReplyBody {
             Self::Opened(_) => Kind::Opened,
             Self::Data(_) => Kind::Data,
             Self::Extents(_) => Kind::Extents,
-            Self::Regions(_) => Kind::Regions,
+            Self::Regions { .. } => Kind::Regions,
             Self::Sum(_) => Kind::Sum,
             Self::Chain { .. } => Kind::Chain,
             Self::Controlled(_) => Kind::Controlled,
@@ -240,10 +240,10 @@ impl ReplyBody {
                 data.clone()
             }
             Self::Extents(extents) => put_extents(extents),
-            Self::Regions(Some(regions)) => put_regions(BytesMut::new(), regions),
-            Self::Regions(None) => {
-                header.flags = FLAG_NO_MAP;
-                Bytes::new()
+            Self::Regions { missed, chain } => {
+                header.offset = *chain;
+                header.flags = if missed.is_none() { FLAG_NO_MAP } else { 0 };
+                missed.as_ref().map_or_else(Bytes::new, |regions| put_regions(BytesMut::new(), regions))
             }
             Self::Sum(sum) => Bytes::copy_from_slice(&sum.to_le_bytes()),
             Self::Chain { layers, chain } => {
@@ -264,8 +264,8 @@ fn reply_body(header: &Header, mut payload: Bytes) -> Option<ReplyBody> {
         Kind::Opened => ReplyBody::Opened(get_opened(payload, header.flags & FLAG_DOUBTFUL != 0)?),
         Kind::Data => ReplyBody::Data(payload),
         Kind::Extents => ReplyBody::Extents(get_extents(payload)?),
-        Kind::Regions if header.flags & FLAG_NO_MAP != 0 => ReplyBody::Regions(None),
-        Kind::Regions => ReplyBody::Regions(Some(get_regions(payload)?)),
+        Kind::Regions if header.flags & FLAG_NO_MAP != 0 => ReplyBody::Regions { missed: None, chain: header.offset },
+        Kind::Regions => ReplyBody::Regions { missed: Some(get_regions(payload)?), chain: header.offset },
         Kind::Sum if payload.len() == 16 => ReplyBody::Sum(payload.get_u128_le()),
         Kind::Chain => ReplyBody::Chain { layers: u16::try_from(header.offset).ok()?, chain: payload },
         Kind::Controlled => ReplyBody::Controlled(payload),

@@ -184,8 +184,9 @@ pub enum ReplyBody {
     Data(Bytes),
     /// Consecutive extents from the offset that was asked for.
     Extents(Vec<Extent>),
-    /// What a member may lack; nothing if that is not known.
-    Regions(Option<RegionSet>),
+    /// What a member may lack, or nothing if that is not known; identity of the answering replica's own chain of
+    /// snapshots (0: not complete).
+    Regions { missed: Option<RegionSet>, chain: u64 },
     /// A checksum.
     Sum(u128),
     /// The chain of snapshots.

@@ -90,7 +90,8 @@ fn reply_body() -> impl Strategy<Value = ReplyBody> {
         opened,
         bytes().prop_map(ReplyBody::Data),
         proptest::collection::vec(extent, 0..20).prop_map(ReplyBody::Extents),
-        proptest::option::of(regions()).prop_map(ReplyBody::Regions),
+        (proptest::option::of(regions()), any::<u64>())
+            .prop_map(|(missed, chain)| ReplyBody::Regions { missed, chain }),
         any::<u128>().prop_map(ReplyBody::Sum),
         (any::<u16>(), bytes()).prop_map(|(layers, chain)| ReplyBody::Chain { layers, chain }),
         bytes().prop_map(ReplyBody::Controlled),

@@ -1,0 +1,137 @@
+//! A member leaves: quiesce, flush the others, take it out of the record, go on.
+
+use super::cas::Purpose;
+use super::members::{Link, Token};
+use super::{Cx, Engine, Leaving, Notice, Phase, Suspended};
+use crate::ids::{Slot, Slots};
+use crate::record::Change;
+use crate::wire::{Failure, ReplyBody, RequestBody};
+
+/// How far a shrink is; gone and begun anew whenever a kept member is lost.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Shrink {
+    attempt: u32,
+    waiting: u32,
+}
+
+impl Engine {
+    /// Marks a required member as leaving; whether it can leave. The last one cannot, and a replica that is only
+    /// about to be recorded is simply not brought in.
+    pub(super) fn leave(&mut self, slot: Slot, why: Leaving, cx: &mut Cx<'_>) -> bool {
+        if !self.required.has(slot) || self.leaving.has(slot) {
+            return false;
+        }
+        if self.join.as_ref().is_some_and(|join| join.slot == slot) && !self.recorded.has(slot) {
+            self.abort_join(why, cx);
+            return true;
+        }
+        let kept = self.recorded.without(self.leaving).without(Slots::one(slot));
+        if kept.is_empty() && self.config.rules.last_member() {
+            return false;
+        }
+        self.leaving.insert(slot);
+        if !matches!(why, Leaving::Disconnected | Leaving::Silent) {
+            self.for_good.insert(slot);
+        }
+        self.shrink = None;
+        cx.notice(Notice::Leaving { member: self.name(slot), why });
+        self.cut(slot, true, cx);
+        true
+    }
+
+    pub(super) fn remove_member(&mut self, slot: Slot, cx: &mut Cx<'_>) {
+        if usize::from(slot.0) >= self.members.len() {
+            return;
+        }
+        self.member_mut(slot).unwanted = true;
+        if self.join.as_ref().is_some_and(|join| join.slot == slot) {
+            self.abort_join(Leaving::Asked, cx);
+        }
+        if matches!(self.phase, Phase::Waiting | Phase::Serving) {
+            self.leave(slot, Leaving::Asked, cx);
+        }
+    }
+
+    /// Dials required members that are not connected, but not one whose removal is under way in the record.
+    pub(super) fn dial_required(&mut self, cx: &mut Cx<'_>) {
+        let recording = self.asking(Purpose::Shrink) || self.unknown;
+        for slot in self.required.without(self.for_good).iter() {
+            if self.member(slot).link == Link::Down && !(recording && self.leaving.has(slot)) {
+                self.dial(slot, cx);
+            }
+        }
+    }
+
+    pub(super) fn drive_shrink(&mut self, cx: &mut Cx<'_>) {
+        if self.asked.is_some() || self.unknown {
+            return;
+        }
+        // One change at a time: a replica that is about to be recorded waits for another day.
+        if self.config.rules.one_change() && self.join.as_ref().is_some_and(|join| join.required) {
+            self.abort_join(Leaving::Asked, cx);
+        }
+        let kept = self.required.without(self.leaving);
+        if !self.open_slots().holds(kept) {
+            return;
+        }
+        match &self.shrink {
+            None if self.config.rules.quiesce() && !self.stored_by(kept) => {}
+            None => self.flush_kept(kept, cx),
+            Some(shrink) if shrink.waiting > 0 => {}
+            Some(_) if self.may_ask(cx) => {
+                let base = if self.config.rules.one_change() { self.recorded } else { self.required };
+                let keep = self.names(base.without(self.leaving)).into_iter().collect();
+                let change = Change::Shrink { by: self.config.holder, at: self.record.generation, keep };
+                self.ask(change, Purpose::Shrink, cx);
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// Whether these members stored every write that is on its way.
+    fn stored_by(&self, kept: Slots) -> bool {
+        let writes = self.ios.iter().flatten().filter(|io| io.dispatched && io.is_write());
+        writes.into_iter().all(|io| io.stored.holds(kept))
+    }
+
+    /// What the kept members stored becomes durable; from now on they remember what the others miss.
+    fn flush_kept(&mut self, kept: Slots, cx: &mut Cx<'_>) {
+        self.start.attempt += 1;
+        let attempt = self.start.attempt;
+        let mut waiting = 0;
+        for slot in kept.iter() {
+            if self.config.rules.flush_before_shrink() {
+                self.send(slot, RequestBody::Flush, Token::Shrink(attempt), cx);
+                waiting += 1;
+            }
+            for gone in self.leaving.and(self.recorded).iter() {
+                let member = self.name(gone);
+                self.send(slot, RequestBody::MapStart { member }, Token::Shrink(attempt), cx);
+                waiting += 1;
+            }
+        }
+        self.shrink = Some(Shrink { attempt, waiting });
+        if waiting == 0 {
+            self.drive_shrink(cx);
+        }
+    }
+
+    pub(super) fn shrink_answered(&mut self, slot: Slot, attempt: u32, body: ReplyBody, cx: &mut Cx<'_>) {
+        let Some(shrink) = self.shrink.as_mut().filter(|shrink| shrink.attempt == attempt) else { return };
+        if let ReplyBody::Failed(failure) = body {
+            self.shrink = None;
+            self.kept_failed(slot, failure, cx);
+            return;
+        }
+        shrink.waiting -= 1;
+    }
+
+    /// A member that was to stay cannot flush. If it is the last one, writes wait: its disk may recover.
+    fn kept_failed(&mut self, slot: Slot, failure: Failure, cx: &mut Cx<'_>) {
+        if !self.leave(slot, Leaving::Failed(failure), cx) {
+            let retry = self.config.limits.rejoin;
+            self.record_retry = Some(cx.now.after(retry));
+            self.suspend(Suspended::NoMembers, cx);
+        }
+    }
+}

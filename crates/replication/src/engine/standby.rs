@@ -1,0 +1,57 @@
+//! The target of a migration: named in the record, without an epoch, reading through the source.
+
+use super::{Cx, Effect, Engine, IoId, IoOp, IoResult, Phase};
+
+impl Engine {
+    pub(super) fn stand_by(&mut self, cx: &mut Cx<'_>) {
+        if self.phase == Phase::Idle {
+            self.set_phase(Phase::Standby, cx);
+        }
+    }
+
+    /// A request at the standby: what changes nothing is passed on to the source, the first write takes over.
+    pub(super) fn standby_io(&mut self, index: u32, cx: &mut Cx<'_>) {
+        self.queue.push_back(index);
+        let Some(io) = self.ios[index as usize].as_mut() else { return };
+        if io.is_write() || matches!(io.op, IoOp::Control(_)) {
+            return self.promote(cx);
+        }
+        io.passed_on = true;
+        if let Some(id) = io.client {
+            cx.fx.push(Effect::AskSource { io: id, op: io.op.clone() });
+        }
+    }
+
+    pub(super) fn source_answered(&mut self, id: IoId, result: IoResult, cx: &mut Cx<'_>) {
+        let passed_on = |io: &super::Io| io.client == Some(id) && io.passed_on;
+        let Some(index) = self.ios.iter().position(|io| io.as_ref().is_some_and(passed_on)) else { return };
+        if result.is_err() {
+            // It is answered after promotion, or fails with this engine.
+            return self.source_gone();
+        }
+        self.ios[index] = None;
+        self.free.push(index as u32);
+        self.queue.retain(|queued| *queued != index as u32);
+        cx.fx.push(Effect::Complete { io: id, result });
+    }
+
+    /// What was passed on waits for promotion; an answer that still comes is not used.
+    pub(super) fn source_gone(&mut self) {
+        for io in self.ios.iter_mut().flatten() {
+            io.passed_on = false;
+        }
+    }
+
+    /// Takes the volume over: the start of an engine, legal only while the record names this one.
+    pub(super) fn promote(&mut self, cx: &mut Cx<'_>) {
+        if self.phase != Phase::Standby || self.stopping {
+            return;
+        }
+        self.source_gone();
+        // What the record says now is what the promotion returns, whatever an earlier wish still brings.
+        self.asked = None;
+        self.record_retry = None;
+        self.start.promoting = true;
+        self.set_phase(Phase::Starting, cx);
+    }
+}

@@ -1,0 +1,1 @@
+//! What an engine does, told as short stories.

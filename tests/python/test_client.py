@@ -206,8 +206,6 @@ class ServerSideApply(Case):
             "shared", self.namespace, body, field_manager=manager, _content_type=APPLY, **kwargs
         )
 
-    # A manager that lost its last field keeps an empty entry upstream; here the entry goes.
-    @unittest.expectedFailure
     def test_fields_have_owners(self):
         self.apply("me", {"a": "1", "b": "1"})
         status = self.assertStatus(409, "Conflict", self.apply, "you", {"b": "2"})

@@ -44,10 +44,15 @@ pub fn media_type(headers: &HeaderMap) -> &str {
     }
 }
 
+/// Whether the body says that it is JSON.
+pub fn is_json(headers: &HeaderMap) -> bool {
+    matches!(media_type(headers), "application/json" | "application/merge-patch+json" | "text/json")
+}
+
 /// Decodes an object by its content type.
 pub fn decode(headers: &HeaderMap, bytes: &Bytes) -> Result<Decoded, ApiError> {
     match media_type(headers) {
-        "application/json" | "application/merge-patch+json" | "text/json" => decode_json(bytes),
+        _ if is_json(headers) => decode_json(bytes),
         "application/yaml" | "text/yaml" => decode_yaml(bytes),
         "application/vnd.kubernetes.protobuf" => {
             let value = proto::decode(bytes).map_err(|e| ApiError::bad_request(e.to_string()))?;
@@ -62,8 +67,8 @@ pub fn decode(headers: &HeaderMap, bytes: &Bytes) -> Result<Decoded, ApiError> {
 
 /// JSON with duplicate fields noticed and depth bounded.
 pub fn decode_json(bytes: &[u8]) -> Result<Decoded, ApiError> {
-    let (value, complaints) = json::parse_strict(bytes).map_err(|e| ApiError::bad_request(e.to_string()))?;
-    Ok(Decoded { value, complaints })
+    let (value, duplicates) = json::parse_strict(bytes).map_err(|e| ApiError::bad_request(e.to_string()))?;
+    Ok(Decoded { value, complaints: duplicates.iter().map(|path| json::duplicate_field(path)).collect() })
 }
 
 /// YAML, or JSON that is sent as YAML (as `kubectl apply --server-side` does).

@@ -17,6 +17,7 @@ mod aggregation;
 pub mod auth;
 mod body;
 mod bootstrap;
+mod custom;
 mod definitions;
 mod discovery;
 mod ephemeral;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tether_machinery::crd::CrdInfo;
-use tether_machinery::kinds;
+use tether_machinery::{kinds, version};
 
 use crate::resource::Resource;
 
@@ -69,55 +69,15 @@ impl Registry {
             }
         }
         for versions in groups.values_mut() {
-            versions.sort_by_key(|v| std::cmp::Reverse(version_rank(v)));
+            versions.sort_by_key(|v| std::cmp::Reverse(version::rank(v)));
         }
         groups.into_iter().collect()
     }
 }
 
-/// Kubernetes' order of versions: stable before beta before alpha, higher numbers first, then the rest.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct VersionRank {
-    follows_the_scheme: bool,
-    stability: u8,
-    major: u64,
-    minor: u64,
-    /// Versions outside the scheme come in alphabetical order, so reversed here.
-    other: std::cmp::Reverse<String>,
-}
-
-pub(crate) fn version_rank(version: &str) -> VersionRank {
-    let other = VersionRank {
-        follows_the_scheme: false,
-        stability: 0,
-        major: 0,
-        minor: 0,
-        other: std::cmp::Reverse(version.to_owned()),
-    };
-    let Some(rest) = version.strip_prefix('v') else { return other };
-    let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-    let Ok(major) = rest[..digits].parse() else { return other };
-    let (stability, minor) = match &rest[digits..] {
-        "" => (2, Some(0)),
-        tail if tail.starts_with("beta") => (1, tail[4..].parse().ok()),
-        tail if tail.starts_with("alpha") => (0, tail[5..].parse().ok()),
-        _ => return other,
-    };
-    let Some(minor) = minor else { return other };
-    VersionRank { follows_the_scheme: true, stability, major, minor, other: std::cmp::Reverse(String::new()) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn versions_are_ordered_as_kubernetes_orders_them() {
-        let mut versions = ["foo10", "v1alpha1", "v10", "v2", "v10beta3", "foo1", "v3beta1", "v12alpha1", "v11alpha2"];
-        versions.sort_by_key(|v| std::cmp::Reverse(version_rank(v)));
-        let expected = ["v10", "v2", "v10beta3", "v3beta1", "v12alpha1", "v11alpha2", "v1alpha1", "foo1", "foo10"];
-        assert_eq!(versions, expected);
-    }
 
     #[test]
     fn built_in_kinds_are_served() {

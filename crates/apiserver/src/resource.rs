@@ -7,7 +7,6 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tether_machinery::apply::FieldSet;
-use tether_machinery::crd::{CrdInfo, CrdVersion};
 use tether_machinery::field::{FieldError, Path};
 use tether_machinery::kinds::Kind;
 use tether_machinery::names::NameRule;
@@ -16,32 +15,12 @@ use tether_machinery::status::Named;
 use tether_machinery::table::Printer;
 use tether_machinery::{builtin, crd, meta, proto};
 
+use crate::admission::Operation;
+use crate::custom::{Custom, shape};
 use crate::definitions;
 use crate::object::{finalizers, is_deleting, meta_str};
 use crate::registry::Definition;
 use crate::store::Entry;
-
-/// A custom resource: its definition and which of its versions this is.
-#[derive(Debug)]
-pub struct Custom {
-    pub info: CrdInfo,
-    pub version: usize,
-    /// The revision at which the definition last changed. Objects written later are in its shape already.
-    pub changed_at: u64,
-    /// The definition is being deleted: nothing new may come.
-    pub terminating: bool,
-}
-
-impl Custom {
-    pub fn version(&self) -> &CrdVersion {
-        &self.info.versions[self.version]
-    }
-
-    fn storage_api_version(&self) -> String {
-        let storage = self.info.versions.iter().find(|v| v.storage).unwrap_or(self.version());
-        format!("{}/{}", self.info.group, storage.name)
-    }
-}
 
 /// Where a resource comes from.
 #[derive(Clone, Debug)]
@@ -213,6 +192,25 @@ impl Resource {
         }
     }
 
+    /// Where a real server keeps an object; errors about preconditions name it.
+    pub fn registry_key(&self, namespace: &str, name: &str) -> String {
+        let kept_as = match (&self.source, self.storage.as_str()) {
+            (Source::Custom(_), _) | (_, definitions::STORAGE) => format!("{}/{}", self.group, self.plural),
+            (_, "nodes") => "minions".to_owned(),
+            _ => self.plural.clone(),
+        };
+        let namespace = if self.namespaced { format!("{namespace}/") } else { String::new() };
+        format!("/registry/{kept_as}/{namespace}{name}")
+    }
+
+    /// What clients of a deprecated version are told with every answer.
+    pub fn deprecation(&self) -> Option<String> {
+        match &self.source {
+            Source::Builtin(_) => None,
+            Source::Custom(custom) => custom.info.deprecation(custom.version()),
+        }
+    }
+
     // ---- reading ----
 
     /// The stored object as this version shows it.
@@ -225,12 +223,7 @@ impl Resource {
                     (face.from_stored)(&mut object);
                 }
             }
-            Source::Custom(custom) => {
-                object["apiVersion"] = self.api_version().into();
-                if entry.revision < custom.changed_at {
-                    self.shape(&mut object);
-                }
-            }
+            Source::Custom(custom) => custom.present(&mut object, entry.revision),
         }
         object
     }
@@ -252,7 +245,7 @@ impl Resource {
                     (face.to_stored)(&mut object);
                 }
             }
-            Source::Custom(custom) => object["apiVersion"] = custom.storage_api_version().into(),
+            Source::Custom(custom) => custom.store(&mut object),
         }
         object
     }
@@ -317,7 +310,7 @@ impl Resource {
                 if !object.get("metadata").is_none_or(Value::is_object) {
                     return Err("metadata must be an object".to_owned());
                 }
-                let unknown = self.shape(object);
+                let unknown = shape(object, &self.schema);
                 let metadata = builtin::object_meta();
                 let meta = &mut object["metadata"];
                 if meta.is_null() {
@@ -334,28 +327,27 @@ impl Resource {
         }
     }
 
-    /// Prunes and defaults a custom object.
-    fn shape(&self, object: &mut Value) -> Vec<String> {
-        let unknown = schema::prune(object, &self.schema);
-        schema::apply_defaults(object, &self.schema);
-        unknown
+    /// What decoding adds to an object: the defaults of its kind, and what a typed server always writes, so that
+    /// every reader sees it.
+    pub fn complete(&self, object: &mut Value) {
+        if let Source::Builtin(kind) = &self.source {
+            (kind.strategy.default)(object);
+            proto::complete(&self.api_version(), &self.kind, object);
+        }
     }
 
-    /// Adds what a typed server always writes, so that every reader sees it.
-    pub fn complete(&self, object: &mut Value) {
-        if !self.is_custom() {
-            proto::complete(&self.api_version(), &self.kind, object);
+    /// What the admission plugins of a stock server add to every object of a built-in kind.
+    pub fn admit(&self, operation: Operation, subresource: &str, object: &mut Value) {
+        match (&self.source, operation, subresource) {
+            (Source::Builtin(kind), Operation::Create, "") => (kind.strategy.admit_create)(object),
+            (Source::Builtin(kind), Operation::Update, "") => (kind.strategy.admit_update)(object),
+            _ => {}
         }
     }
 
     pub fn prepare_create(&self, object: &mut Value, now: Timestamp) {
         match &self.source {
-            Source::Builtin(kind) => {
-                (kind.strategy.default)(object);
-                (kind.strategy.admit_create)(object);
-                (kind.strategy.default)(object);
-                kind.prepare_create(object, now);
-            }
+            Source::Builtin(kind) => kind.prepare_create(object, now),
             Source::Custom(custom) => {
                 if custom.version().status_subresource {
                     remove(object, "status");
@@ -376,20 +368,14 @@ impl Resource {
     /// What an update through `subresource` may not touch is put back.
     pub fn prepare_update(&self, subresource: &str, wished: &mut Value, current: &Value, now: Timestamp) {
         match &self.source {
-            Source::Builtin(kind) => {
-                (kind.strategy.default)(wished);
-                match subresource {
-                    "status" => {
-                        kind.prepare_status(wished, current, now);
-                    }
-                    // These compute the whole object themselves and change nothing else.
-                    "binding" | "finalize" => {}
-                    _ => {
-                        (kind.strategy.admit_update)(wished);
-                        kind.prepare_update(wished, current);
-                    }
+            Source::Builtin(kind) => match subresource {
+                "status" => {
+                    kind.prepare_status(wished, current, now);
                 }
-            }
+                // These compute the whole object themselves and change nothing else.
+                "binding" | "finalize" => {}
+                _ => kind.prepare_update(wished, current),
+            },
             Source::Custom(custom) => {
                 if subresource == "status" {
                     let status = wished.get_mut("status").map(Value::take);
@@ -434,7 +420,7 @@ impl Resource {
                 errors.extend((kind.strategy.validate_create)(object));
                 errors.extend(self.validate_definition(object, None));
             }
-            Source::Custom(_) => errors.extend(self.validate_custom(object, None)),
+            Source::Custom(custom) => errors.extend(crd::validate_object(object, None, false, custom.version())),
         }
         errors
     }
@@ -450,7 +436,10 @@ impl Resource {
                 errors.extend((kind.strategy.validate_update)(wished, current));
                 errors.extend(self.validate_definition(wished, Some(current)));
             }
-            Source::Custom(_) => errors.extend(self.validate_custom(wished, Some(current))),
+            Source::Custom(custom) => {
+                let status = subresource == "status";
+                errors.extend(crd::validate_object(wished, Some(current), status, custom.version()));
+            }
         }
         errors
     }
@@ -467,12 +456,6 @@ impl Resource {
             errors.push(FieldError::not_supported(path, "Webhook", &["None"]));
         }
         errors
-    }
-
-    fn validate_custom(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
-        let errors = schema::validate(object, &self.schema);
-        // Rules are written for objects that fit the schema; on others they would only add noise.
-        if errors.is_empty() { schema::cel::validate(object, old, &self.schema) } else { errors }
     }
 
     fn validate_meta(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
@@ -500,7 +483,15 @@ impl Resource {
             Source::Custom(custom) => custom.version().status_subresource,
         };
         match subresource {
-            "status" => FieldSet::of_fields(&[&["spec"]]),
+            "status" => match self.storage.as_str() {
+                "pods" => FieldSet::of_fields(&[
+                    &["spec"],
+                    &["metadata", "deletionTimestamp"],
+                    &["metadata", "ownerReferences"],
+                ]),
+                "volumeattachments.storage.k8s.io" => FieldSet::of_fields(&[&["spec"], &["metadata"]]),
+                _ => FieldSet::of_fields(&[&["spec"]]),
+            },
             _ if status_apart => FieldSet::of_fields(&[&["status"]]),
             _ => FieldSet::default(),
         }

@@ -107,8 +107,11 @@ pub fn text(status: StatusCode, text: impl Into<Bytes>) -> Response<Body> {
     with_type(status, "text/plain; charset=utf-8", full(text))
 }
 
-/// An error, as a Status.
+/// An error, as a Status; a path that leads nowhere at all, in plain text.
 pub fn error(error: &ApiError) -> Response<Body> {
+    if *error == ApiError::no_such_page() {
+        return text(StatusCode::NOT_FOUND, format!("{}\n", error.message));
+    }
     let status = StatusCode::from_u16(error.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = json(status, &error.to_json());
     if let Some(seconds) = error.details.get("retryAfterSeconds").and_then(Value::as_u64) {

@@ -19,8 +19,8 @@ use http::{Request, Response, StatusCode};
 use jiff::Timestamp;
 use parking_lot::RwLock;
 use serde_json::Value;
-use tether_machinery::crd;
 use tether_machinery::status::ApiError;
+use tether_machinery::{crd, kinds};
 use tokio_util::sync::CancellationToken;
 
 use crate::admission::Admission;
@@ -205,12 +205,18 @@ impl Server {
         if !info.is_resource {
             return self.non_resource(parts, &info);
         }
-        let resource = resource.ok_or_else(ApiError::no_such_path)?;
+        let resource = resource.ok_or_else(|| match kinds::serves(&info.group, &info.version) {
+            true => ApiError::no_such_path(),
+            false => ApiError::no_such_page(),
+        })?;
         let accepted = Accepted::negotiate(&parts.headers)?;
         let work = async {
             let body = body::collect(body).await?;
+            let deprecation = resource.deprecation();
             let cx = Context { server: self, resource, info, query, headers: &parts.headers, body, user, accepted };
-            handlers::dispatch(&cx).await
+            let mut response = handlers::dispatch(&cx).await.unwrap_or_else(|error| response::error(&error));
+            response::warn(&mut response, deprecation.as_slice());
+            Ok(response)
         };
         let late =
             |_| ApiError::timeout("the server did not answer within 60 seconds; the request may have taken effect");
@@ -218,12 +224,13 @@ impl Server {
     }
 
     fn non_resource(&self, parts: &Parts, info: &RequestInfo) -> Result<Response<Body>, ApiError> {
-        if !matches!(info.verb, "get" | "head") {
+        let path = info.path.trim_end_matches('/');
+        let health = matches!(path, "/livez" | "/livez/ping" | "/healthz" | "/readyz");
+        if !health && !matches!(info.verb, "get" | "head") {
             return Err(ApiError::method_not_allowed(
                 "the server does not allow this method on the requested resource",
             ));
         }
-        let path = info.path.trim_end_matches('/');
         let registry = self.registry();
         match path {
             "/livez" | "/livez/ping" => Ok(response::text(StatusCode::OK, "ok")),
@@ -238,7 +245,7 @@ impl Server {
             "" => Ok(response::json(StatusCode::OK, &serde_json::json!({"paths": paths(&registry)}))),
             _ => discovery::answer(&registry, self.address(), path, &parts.headers)
                 .or_else(|| self.0.openapi.answer(&registry, path, parts))
-                .ok_or_else(ApiError::no_such_path),
+                .ok_or_else(ApiError::no_such_page),
         }
     }
 

@@ -342,7 +342,10 @@ async fn a_namespace_terminates_and_takes_nothing_new() {
 #[tokio::test]
 async fn what_is_not_served_is_said_so() {
     let api = Api::start().await;
-    for path in ["/apis/apps/v1/namespaces/default/deployments", "/api/v1/namespaces/default/nodes", "/api/v2/pods"] {
+    for path in ["/apis/apps/v1/namespaces/default/deployments", "/api/v2/pods", "/nowhere"] {
+        api.get(path).await.leads_nowhere();
+    }
+    for path in ["/api/v1/namespaces/default/nodes", "/api/v1/namespaces/default/services"] {
         assert_eq!(api.get(path).await.fails(404), "the server could not find the requested resource", "{path}");
     }
     api.post(&at(CONFIGMAPS, "a"), configmap("a")).await.fails(405);

@@ -55,7 +55,7 @@ async fn with_widgets() -> Api {
 #[tokio::test]
 async fn a_definition_serves_with_the_next_request() {
     let api = Api::start().await;
-    api.get(WIDGETS).await.fails(404);
+    api.get(WIDGETS).await.leads_nowhere();
     let made = api.post(DEFINITIONS, definition()).await.ok();
     let conditions = made["status"]["conditions"].as_array().expect("conditions");
     assert!(conditions.iter().any(|c| c["type"] == "Established" && c["status"] == "True"), "{made}");
@@ -166,7 +166,7 @@ async fn a_terminating_definition_takes_nothing_new_and_waits_for_its_objects() 
     assert!(refused.contains("while custom resource definition is terminating"), "{refused}");
     let path = format!("{DEFINITIONS}/widgets.example.com");
     api.patch(&path, "merge", json!({"metadata": {"finalizers": null}})).await.ok();
-    api.get(WIDGETS).await.fails(404);
+    api.get(WIDGETS).await.leads_nowhere();
 }
 
 #[tokio::test]

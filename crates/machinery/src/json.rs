@@ -8,6 +8,8 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
+use crate::json_syntax;
+
 /// Bytes of one request body, as in Kubernetes.
 pub const MAX_BODY_BYTES: usize = 3 * 1024 * 1024;
 /// Values inside values; what serde_json allows. Objects are walked recursively everywhere after this.
@@ -22,7 +24,7 @@ pub enum ParseError {
     TooLarge { max: usize, actual: usize },
     #[error("json: exceeded max depth")]
     TooDeep,
-    #[error("json: {0}")]
+    #[error("{0}")]
     Syntax(String),
 }
 
@@ -40,7 +42,19 @@ pub fn parse_strict(bytes: &[u8]) -> Result<(Value, Vec<String>), ParseError> {
     match value {
         Ok(value) => Ok((value, reader.duplicates)),
         Err(e) if e.to_string().starts_with("recursion limit exceeded") => Err(ParseError::TooDeep),
-        Err(e) => Err(ParseError::Syntax(e.to_string())),
+        Err(e) => Err(ParseError::Syntax(json_syntax::mistake(bytes).unwrap_or_else(|| e.to_string()))),
+    }
+}
+
+/// What Go's JSON decoder calls a value.
+pub fn go_kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
     }
 }
 

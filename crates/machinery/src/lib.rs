@@ -12,7 +12,9 @@ pub mod apply;
 pub mod builtin;
 pub mod crd;
 pub mod field;
+pub mod go;
 pub mod json;
+mod json_syntax;
 pub mod kinds;
 pub mod meta;
 pub mod names;
@@ -24,6 +26,7 @@ pub mod schema;
 pub mod selector;
 pub mod status;
 pub mod table;
+pub mod version;
 
 #[cfg(test)]
 mod testing;

@@ -77,7 +77,13 @@ impl ApiError {
         Self::new(404, "NotFound", format!("{} {:?} not found", at.qualified(), at.name), at.details())
     }
 
-    /// A path that no resource is served under.
+    /// A path outside of every group and version, which is answered in plain text: clients tell it from an object
+    /// that is not there.
+    pub fn no_such_page() -> Self {
+        Self::new(404, "NotFound", "404 page not found", Value::Null)
+    }
+
+    /// A path in a group and version that no resource of it is served under.
     pub fn no_such_path() -> Self {
         Self::new(404, "NotFound", "the server could not find the requested resource", json!({}))
     }

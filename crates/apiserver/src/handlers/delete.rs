@@ -8,6 +8,7 @@ use std::sync::Arc;
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
 use tether_machinery::field::{FieldError, Path};
+use tether_machinery::json::go_kind;
 use tether_machinery::status::ApiError;
 
 use super::filter::Filter;
@@ -66,7 +67,7 @@ impl Options {
         let grace_seconds = match body.get("gracePeriodSeconds").filter(|v| !v.is_null()) {
             None => None,
             Some(value) => Some(value.as_i64().ok_or_else(|| {
-                let found = json_type(value);
+                let found = go_kind(value);
                 ApiError::bad_request(format!(
                     "json: cannot unmarshal {found} into Go struct field DeleteOptions.gracePeriodSeconds of type int64"
                 ))
@@ -125,18 +126,6 @@ impl Options {
             }
         }
         Ok(())
-    }
-}
-
-/// What Go's JSON decoder calls a value.
-fn json_type(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
     }
 }
 

@@ -1,5 +1,6 @@
 //! The request path: from an authorized request to the handler of its verb.
 
+mod decode;
 mod delete;
 mod filter;
 pub mod list;

@@ -2,14 +2,15 @@
 
 use http::Response;
 use serde_json::Value;
-use tether_machinery::status::ApiError;
-use tether_machinery::{apply, patch};
+use tether_machinery::field::{FieldError, Path};
+use tether_machinery::status::{ApiError, Named};
+use tether_machinery::{apply, go, patch};
 
-use super::Context;
 use super::write::{self, Tracking};
+use super::{Context, decode};
 use crate::body;
 use crate::object::meta_str;
-use crate::options::{Write, WriteOptions};
+use crate::options::{FieldValidation, Write, WriteOptions};
 use crate::response::Body;
 
 /// The kinds of patch, by content type.
@@ -64,9 +65,13 @@ pub async fn patch(cx: &Context<'_>) -> Result<Response<Body>, ApiError> {
             }
             _ => patch::strategic(current, &decoded.value, &cx.resource.schema)?,
         };
-        let found = write::clean(cx, &mut wished, decoded.complaints.clone(), options.validation)?;
+        // Upstream shows the patch where it works on values, and the result where it works on text.
+        let shown = if kind == Kind::Strategic { go::shown(&decoded.value) } else { wished.to_string() };
+        let found = decode::clean(cx, &mut wished, decoded.complaints.clone(), options.validation)
+            .map_err(|why| invalid_patch(shown, why))?;
         *complaints.lock().expect("no panic happens under this lock") = found;
-        same_identity(cx, &wished, current)?;
+        check_name(cx, &wished)?;
+        check_kind(cx, &wished)?;
         Ok(wished)
     };
     let mut written = write::change(cx, &options, Tracking::Update, compute).await?;
@@ -75,15 +80,33 @@ pub async fn patch(cx: &Context<'_>) -> Result<Response<Body>, ApiError> {
     written.respond(cx)
 }
 
+/// 422 for a patch whose result is no object of the kind.
+fn invalid_patch(shown: String, why: String) -> ApiError {
+    let nothing = Named { group: "", resource: "", name: "" };
+    ApiError::invalid(nothing, &[FieldError::invalid(Path::new("patch"), shown, why)])
+}
+
 /// A patch changes an object; it does not make it another one.
-fn same_identity(cx: &Context<'_>, wished: &Value, current: &Value) -> Result<(), ApiError> {
-    for field in ["name", "namespace"] {
-        let (is, was) = (meta_str(wished, field), meta_str(current, field));
-        if is != was && !is.is_empty() {
-            let why = format!("the {field} of the object ({is}) does not match the {field} on the URL ({was})");
-            return Err(ApiError::bad_request(why));
-        }
+fn check_name(cx: &Context<'_>, wished: &Value) -> Result<(), ApiError> {
+    let (name, namespace) = (meta_str(wished, "name"), meta_str(wished, "namespace"));
+    let (at, within) = (&cx.info.name, &cx.info.namespace);
+    if name.is_empty() {
+        let why = format!("the name of the object ({at} based on URL) was undeterminable: name must be provided");
+        return Err(ApiError::bad_request(why));
     }
+    if name != at {
+        let why = format!("the name of the object ({name}) does not match the name on the URL ({at})");
+        return Err(ApiError::bad_request(why));
+    }
+    if cx.resource.namespaced && !namespace.is_empty() && namespace != within {
+        let why =
+            format!("the namespace of the object ({namespace}) does not match the namespace on the request ({within})");
+        return Err(ApiError::bad_request(why));
+    }
+    Ok(())
+}
+
+fn check_kind(cx: &Context<'_>, wished: &Value) -> Result<(), ApiError> {
     let (api_version, kind) = cx.resource.body_kind("");
     for (field, expected) in [("apiVersion", api_version), ("kind", kind)] {
         if wished.get(field).and_then(Value::as_str).is_some_and(|given| given != expected) {
@@ -95,15 +118,20 @@ fn same_identity(cx: &Context<'_>, wished: &Value, current: &Value) -> Result<()
 
 async fn apply(cx: &Context<'_>, options: &WriteOptions) -> Result<Response<Body>, ApiError> {
     let decoded = body::decode_yaml(&cx.body)?;
-    let mut config = decoded.value;
+    let config = decoded.value;
     if !config.is_object() {
         return Err(ApiError::bad_request("the applied configuration must be one object with apiVersion and kind"));
     }
-    same_identity(cx, &config, &named_object(cx))?;
-    let complaints = write::clean(cx, &mut config, decoded.complaints, options.validation)?;
+    let duplicates = refuse_duplicates(decoded.complaints, options.validation)?;
     let (api_version, reset) = (cx.resource.api_version(), cx.resource.reset_fields(&cx.info.subresource));
     let ownership = cx.ownership(options, &api_version, &reset);
-    let merge = |live: Option<&Value>| apply::apply(live, &config, options.force, &ownership);
+    // The configuration is taken as it is: what it does not say is not applied, not even as a default.
+    let merge = |live: Option<&Value>| {
+        let mut object = apply::apply(live, &config, options.force, &ownership)?.object;
+        check_name(cx, &object)?;
+        cx.resource.clean(&cx.info.subresource, &mut object).map_err(ApiError::bad_request)?;
+        Ok(object)
+    };
     let mut written = if cx.server.store().get(&cx.key()).is_none() && cx.info.subresource.is_empty() {
         if !meta_str(&config, "resourceVersion").is_empty() || !meta_str(&config, "uid").is_empty() {
             let why =
@@ -111,19 +139,25 @@ async fn apply(cx: &Context<'_>, options: &WriteOptions) -> Result<Response<Body
             return Err(ApiError::conflict(cx.resource.named(&cx.info.name), why));
         }
         cx.may_create()?;
-        let mut object = merge(None)?.object;
-        object["metadata"]["name"] = cx.info.name.as_str().into();
+        let mut object = merge(None)?;
         if cx.resource.namespaced {
             object["metadata"]["namespace"] = cx.info.namespace.as_str().into();
         }
         write::create_object(cx, object, options, Tracking::Applied).await?
     } else {
-        write::change(cx, options, Tracking::Applied, |current| Ok(merge(Some(current))?.object)).await?
+        write::change(cx, options, Tracking::Applied, |current| merge(Some(current))).await?
     };
-    written.warnings.splice(0..0, complaints);
+    written.warnings.splice(0..0, duplicates);
     written.respond(cx)
 }
 
-fn named_object(cx: &Context<'_>) -> Value {
-    serde_json::json!({"metadata": {"name": cx.info.name, "namespace": cx.info.namespace}})
+/// Fields that the configuration names twice: warnings, or the error of a strict reader.
+fn refuse_duplicates(complaints: Vec<String>, validation: FieldValidation) -> Result<Vec<String>, ApiError> {
+    match validation {
+        FieldValidation::Ignore => Ok(Vec::new()),
+        FieldValidation::Strict if !complaints.is_empty() => {
+            Err(ApiError::bad_request(format!("error strict decoding YAML: {}", complaints.join(", "))))
+        }
+        FieldValidation::Warn | FieldValidation::Strict => Ok(complaints),
+    }
 }

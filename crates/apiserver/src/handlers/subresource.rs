@@ -6,7 +6,7 @@ use tether_machinery::status::ApiError;
 use tether_machinery::{kinds, patch};
 
 use super::write::{self, Tracking, Written};
-use super::{Context, delete, view};
+use super::{Context, decode, delete, view};
 use crate::admission::Operation;
 use crate::object::meta_str;
 use crate::random;
@@ -31,7 +31,7 @@ pub async fn answer(cx: &Context<'_>) -> Result<Response<Body>, ApiError> {
 
 /// `POST …/bindings`: the old way to bind, with the pod's name in the body.
 pub async fn bind_collection(cx: &Context<'_>) -> Result<Response<Body>, ApiError> {
-    let (binding, _) = write::decode_object(cx, &cx.write_options()?)?;
+    let (binding, _) = decode::object(cx, &cx.write_options()?)?;
     let name = meta_str(&binding, "name").to_owned();
     let pods = cx.of_resource("", "v1", "pods", &name)?;
     bind(&pods, &name).await
@@ -81,7 +81,7 @@ fn success() -> Value {
 
 async fn token(cx: &Context<'_>) -> Result<Response<Body>, ApiError> {
     let options = cx.write_options()?;
-    let (wish, _) = write::decode_object(cx, &options)?;
+    let (wish, _) = decode::object(cx, &options)?;
     let (security, now) = (cx.server.security(), cx.server.now());
     let prepared = security.prepare_token(&cx.info.namespace, &cx.info.name, &wish, now)?;
     let mut warnings = Vec::new();
@@ -95,7 +95,7 @@ async fn token(cx: &Context<'_>) -> Result<Response<Body>, ApiError> {
 /// `PUT /api/v1/namespaces/x/finalize`: only `spec.finalizers` counts.
 async fn finalize(cx: &Context<'_>) -> Result<Response<Body>, ApiError> {
     let options = cx.write_options()?;
-    let (wish, _) = write::decode_object(cx, &options)?;
+    let (wish, _) = decode::object(cx, &options)?;
     let finalizers = wish.pointer("/spec/finalizers").cloned().unwrap_or_default();
     let revision = meta_str(&wish, "resourceVersion").to_owned();
     let written = write::change(cx, &options, Tracking::Update, |current| {
@@ -155,7 +155,7 @@ async fn scale(cx: &Context<'_>) -> Result<Response<Body>, ApiError> {
     let paths = scale_paths(cx)?;
     let sent = match cx.info.verb {
         "patch" => crate::body::decode_json(&cx.body)?.value,
-        _ => write::decode_object(cx, &options)?.0,
+        _ => decode::object(cx, &options)?.0,
     };
     let media = crate::body::media_type(cx.headers).to_owned();
     let wished_scale = |current: &Value| -> Result<Value, ApiError> {

@@ -4,7 +4,7 @@ use http::{Response, StatusCode};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tether_machinery::status::ApiError;
-use tether_machinery::table::{self, IncludeObject};
+use tether_machinery::table::{self, IncludeObject, Printer};
 
 use super::Context;
 use super::list::{Page, list_meta};
@@ -33,19 +33,20 @@ impl Options {
 pub(super) fn object(cx: &Context<'_>, status: StatusCode, object: Value) -> Result<Response<Body>, ApiError> {
     let shown = match cx.accepted.view {
         View::Object => object,
-        other => one(&cx.resource, other, &Options::parse(cx)?, &object),
+        other if cx.info.subresource == "scale" => one(&Printer::scale(), other, &Options::parse(cx)?, &object),
+        other => one(&cx.resource.printer, other, &Options::parse(cx)?, &object),
     };
     render(cx, status, &shown)
 }
 
 /// One object as a table or as metadata.
-pub(super) fn one(resource: &Resource, view: View, options: &Options, object: &Value) -> Value {
+pub(super) fn one(printer: &Printer, view: View, options: &Options, object: &Value) -> Value {
     match view {
         View::Object => object.clone(),
         View::Metadata => table::partial_metadata(object),
         View::Table => {
             let meta = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
-            resource.printer.table([object], &meta, options.now, options.table)
+            printer.table([object], &meta, options.now, options.table)
         }
     }
 }

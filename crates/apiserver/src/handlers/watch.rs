@@ -245,7 +245,7 @@ impl Session {
             return;
         }
         let object = self.resource.read(entry);
-        let shown = view::one(&self.resource, self.view, &self.view_options, &object);
+        let shown = view::one(&self.resource.printer, self.view, &self.view_options, &object);
         self.view_options.table.headers = false;
         frame(chunk, word, shown.to_string().as_bytes());
     }

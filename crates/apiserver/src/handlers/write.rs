@@ -7,15 +7,14 @@ use std::sync::Arc;
 
 use http::{Response, StatusCode};
 use serde_json::Value;
+use tether_machinery::apply;
 use tether_machinery::field::{FieldError, Path};
-use tether_machinery::json;
-use tether_machinery::schema::decoding_error;
 use tether_machinery::status::ApiError;
 
-use super::{Context, view};
+use super::{Context, decode, view};
 use crate::admission::Operation;
 use crate::object::{self, meta_str};
-use crate::options::{FieldValidation, WriteOptions};
+use crate::options::WriteOptions;
 use crate::random;
 use crate::response::{self, Body};
 use crate::store::{Change, Entry, Expect, WriteError};
@@ -44,7 +43,7 @@ impl Written {
 /// POST of a new object.
 pub async fn create(cx: &Context<'_>) -> Result<Response<Body>, ApiError> {
     let options = cx.write_options()?;
-    let (object, warnings) = decode_object(cx, &options)?;
+    let (object, warnings) = decode::object(cx, &options)?;
     let mut written = create_object(cx, object, &options, Tracking::Update).await?;
     written.warnings.splice(0..0, warnings);
     written.respond(cx)
@@ -53,7 +52,7 @@ pub async fn create(cx: &Context<'_>) -> Result<Response<Body>, ApiError> {
 /// PUT of a whole object.
 pub async fn update(cx: &Context<'_>) -> Result<Response<Body>, ApiError> {
     let options = cx.write_options()?;
-    let (object, warnings) = decode_object(cx, &options)?;
+    let (object, warnings) = decode::object(cx, &options)?;
     let name = meta_str(&object, "name");
     if name != cx.info.name {
         let why = if name.is_empty() {
@@ -70,77 +69,6 @@ pub async fn update(cx: &Context<'_>) -> Result<Response<Body>, ApiError> {
     let mut written = change(cx, &options, Tracking::Update, |_| Ok(object.clone())).await?;
     written.warnings.splice(0..0, warnings);
     written.respond(cx)
-}
-
-/// The body as an object of this resource: decoded, of the right kind and namespace, unknown fields
-/// treated as the request wishes. Returns the warnings for them.
-pub(super) fn decode_object(cx: &Context<'_>, options: &WriteOptions) -> Result<(Value, Vec<String>), ApiError> {
-    let decoded = crate::body::decode(cx.headers, &cx.body)?;
-    let mut object = decoded.value;
-    if !object.is_object() {
-        return Err(ApiError::bad_request("the request body must be one JSON object with apiVersion and kind"));
-    }
-    check_kind(cx, &mut object)?;
-    let complaints = clean(cx, &mut object, decoded.complaints, options.validation)?;
-    check_namespace(cx, &mut object)?;
-    Ok((object, complaints))
-}
-
-fn check_kind(cx: &Context<'_>, object: &mut Value) -> Result<(), ApiError> {
-    let (api_version, kind) = cx.resource.body_kind(&cx.info.subresource);
-    for (field, expected, words) in [("apiVersion", &api_version, "API version"), ("kind", &kind, "kind")] {
-        match object.get(field).and_then(Value::as_str) {
-            None | Some("") => object[field] = expected.as_str().into(),
-            Some(given) if given == expected => {}
-            Some(given) => {
-                let why = format!("the {words} in the data ({given}) does not match the expected {words} ({expected})");
-                return Err(ApiError::bad_request(why));
-            }
-        }
-    }
-    Ok(())
-}
-
-fn check_namespace(cx: &Context<'_>, object: &mut Value) -> Result<(), ApiError> {
-    if !cx.resource.namespaced {
-        return Ok(());
-    }
-    match meta_str(object, "namespace") {
-        "" => object["metadata"]["namespace"] = cx.info.namespace.as_str().into(),
-        given if given == cx.info.namespace => {}
-        _ => {
-            return Err(ApiError::bad_request(
-                "the namespace of the provided object does not match the namespace sent on the request",
-            ));
-        }
-    }
-    Ok(())
-}
-
-/// Drops what the schema does not know, and complains as the request wishes.
-pub(super) fn clean(
-    cx: &Context<'_>,
-    object: &mut Value,
-    mut complaints: Vec<String>,
-    validation: FieldValidation,
-) -> Result<Vec<String>, ApiError> {
-    let resource = &cx.resource;
-    let unknown = resource
-        .clean(&cx.info.subresource, object)
-        .map_err(|e| ApiError::bad_request(decoding_error(&resource.kind, &resource.version, &e)))?;
-    complaints.extend(unknown.iter().map(|path| json::unknown_field(path)));
-    match validation {
-        FieldValidation::Ignore => Ok(Vec::new()),
-        FieldValidation::Warn => Ok(complaints),
-        FieldValidation::Strict if complaints.is_empty() => Ok(complaints),
-        FieldValidation::Strict => {
-            let error = json::strict_decoding_error(&complaints);
-            Err(ApiError::bad_request(match resource.is_custom() {
-                true => error,
-                false => decoding_error(&resource.kind, &resource.version, &error),
-            }))
-        }
-    }
 }
 
 /// Who the changed fields belong to afterwards.
@@ -185,18 +113,21 @@ async fn create_once(
         return Err(ApiError::method_not_allowed(why));
     }
     fill_new_metadata(cx, &mut object);
-    cx.resource.prepare_create(&mut object, cx.server.now());
+    cx.resource.complete(&mut object);
+    // What admission and the server itself add belongs to nobody.
+    if tracking == Tracking::Update {
+        cx.track(options, None, &mut object);
+    }
+    cx.resource.admit(Operation::Create, &cx.info.subresource, &mut object);
     if let Some(why) = cx.resource.refuse_create(&object) {
         return Err(ApiError::forbidden(cx.resource.named(meta_str(&object, "name")), why));
     }
     let mut warnings = Vec::new();
     let mut request = cx.admission(Operation::Create, object, None, options.dry_run);
     cx.server.admission().mutate(&mut request, &mut warnings).await?;
-    cx.establish(&mut request.object);
     cx.resource.complete(&mut request.object);
-    if tracking == Tracking::Update {
-        cx.track(options, None, &mut request.object);
-    }
+    cx.resource.prepare_create(&mut request.object, cx.server.now());
+    cx.establish(&mut request.object);
     let name = meta_str(&request.object, "name").to_owned();
     cx.refuse_invalid(&name, &cx.resource.validate_create(&request.object))?;
     cx.server.admission().validate(&request, &mut warnings).await?;
@@ -299,8 +230,13 @@ pub(super) fn modified(cx: &Context<'_>) -> ApiError {
 /// Checks what the wished object says about the one it replaces; true if it names a revision.
 fn pinned_revision(cx: &Context<'_>, wished: &Value, current: &Value) -> Result<bool, ApiError> {
     let (uid, is) = (meta_str(wished, "uid"), meta_str(current, "uid"));
-    if !uid.is_empty() && uid != is {
-        let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {is}");
+    // A PUT speaks about the object that it replaces; in the result of a patch, it is a change that is refused.
+    if cx.info.verb == "update" && !uid.is_empty() && uid != is {
+        let key = cx.resource.registry_key(&cx.info.namespace, &cx.info.name);
+        let why = format!(
+            "StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: \
+             Precondition failed: UID in precondition: {uid}, UID in object meta: {is}"
+        );
         return Err(ApiError::conflict(cx.resource.named(&cx.info.name), why));
     }
     let asked = meta_str(wished, "resourceVersion");
@@ -334,18 +270,22 @@ async fn change_once(
     mut wished: Value,
 ) -> Result<Written, Lost> {
     let name = &cx.info.name;
+    let subresource = &cx.info.subresource;
     keep_system_metadata(&mut wished, current);
-    cx.resource.prepare_update(&cx.info.subresource, &mut wished, current, cx.server.now());
+    cx.resource.complete(&mut wished);
+    if tracking == Tracking::Update {
+        cx.track(options, Some(current), &mut wished);
+    }
+    cx.resource.admit(Operation::Update, subresource, &mut wished);
     let mut warnings = Vec::new();
     let mut request = cx.admission(Operation::Update, wished, Some(current.clone()), options.dry_run);
     cx.server.admission().mutate(&mut request, &mut warnings).await?;
-    cx.establish(&mut request.object);
     cx.resource.complete(&mut request.object);
-    if tracking == Tracking::Update {
-        cx.track(options, Some(current), &mut request.object);
-    }
+    cx.resource.prepare_update(subresource, &mut request.object, current, cx.server.now());
+    cx.establish(&mut request.object);
+    apply::keep_times(&mut request.object, current);
     cx.resource.bump_generation(&cx.info.subresource, &mut request.object, current);
-    let errors = cx.resource.validate_update(&cx.info.subresource, &request.object, current);
+    let errors = cx.resource.validate_update(subresource, &request.object, current);
     cx.refuse_invalid(name, &errors)?;
     cx.server.admission().validate(&request, &mut warnings).await?;
     let wished = request.object;
@@ -373,14 +313,8 @@ async fn change_once(
 fn keep_system_metadata(wished: &mut Value, current: &Value) {
     let old = current.get("metadata").cloned().unwrap_or_default();
     let meta = object::metadata(wished);
-    let system = [
-        "uid",
-        "creationTimestamp",
-        "deletionTimestamp",
-        "deletionGracePeriodSeconds",
-        "generation",
-        "resourceVersion",
-    ];
+    let system =
+        ["creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "resourceVersion"];
     for field in system {
         match old.get(field) {
             Some(value) => {
@@ -392,9 +326,11 @@ fn keep_system_metadata(wished: &mut Value, current: &Value) {
         }
     }
     meta.remove("selfLink");
-    if meta.get("name").and_then(Value::as_str).unwrap_or_default().is_empty()
-        && let Some(name) = old.get("name")
-    {
-        meta.insert("name".to_owned(), name.clone());
+    for field in ["name", "uid"] {
+        if meta.get(field).and_then(Value::as_str).unwrap_or_default().is_empty()
+            && let Some(value) = old.get(field)
+        {
+            meta.insert(field.to_owned(), value.clone());
+        }
     }
 }

@@ -39,6 +39,12 @@ impl Answer {
         self.body["message"].as_str().unwrap_or_default().to_owned()
     }
 
+    /// The path leads nowhere, which no Status says: clients make one of their own.
+    #[track_caller]
+    pub fn leads_nowhere(self) {
+        assert_eq!((self.code, self.body), (404, "404 page not found\n".into()));
+    }
+
     pub fn warnings(&self) -> Vec<String> {
         self.headers.get_all("warning").iter().filter_map(|v| v.to_str().ok()).map(str::to_owned).collect()
     }

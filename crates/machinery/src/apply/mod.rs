@@ -126,6 +126,24 @@ pub fn track_update(live: Option<&Value>, new: &mut Value, write: &Write<'_>) {
     put_managed_fields(new, entries.filter(|entries| !entries.is_null()));
 }
 
+/// Takes the old times of `managedFields` if they are all that differs from the old object, so that a write which
+/// changes nothing is none.
+pub fn keep_times(new: &mut Value, old: &Value) {
+    let timeless = |object: &Value| {
+        let mut object = object.clone();
+        if let Some(entries) = object.pointer_mut("/metadata/managedFields").and_then(Value::as_array_mut) {
+            for entry in entries.iter_mut().filter_map(Value::as_object_mut) {
+                entry.remove("time");
+            }
+        }
+        object
+    };
+    let entries = |object: &Value| object["metadata"]["managedFields"].clone();
+    if entries(new) != entries(old) && timeless(new) == timeless(old) {
+        new["metadata"]["managedFields"] = entries(old);
+    }
+}
+
 /// Whether nothing differs that anyone could own. Cheaper than to compare field by field and find nothing.
 fn unchanged(live: &Value, new: &Value) -> bool {
     let (Some(live), Some(new)) = (live.as_object(), new.as_object()) else { return false };

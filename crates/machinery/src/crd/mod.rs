@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::field::FieldError;
 use crate::schema::{self, Schema};
+use crate::version;
 
 pub use object::validate_object;
 pub use schema_rules::warnings;
@@ -42,6 +43,23 @@ impl CrdInfo {
     pub fn version(&self, name: &str) -> Option<&CrdVersion> {
         self.versions.iter().find(|version| version.name == name)
     }
+
+    /// The text of the `Warning` header for clients of a deprecated version: its own, or one that points to the
+    /// most stable version that is newer.
+    pub fn deprecation(&self, version: &CrdVersion) -> Option<String> {
+        if !version.deprecated {
+            return None;
+        }
+        if let Some(text) = &version.deprecation_warning {
+            return Some(text.clone());
+        }
+        let (group, kind) = (&self.group, &self.kind);
+        let newer = self.versions.iter().filter(|v| v.served && !v.deprecated);
+        let newer = newer.filter(|v| version::rank(&v.name) > version::rank(&version.name));
+        let instead = newer.max_by_key(|v| version::rank(&v.name));
+        let instead = instead.map_or_else(String::new, |v| format!("; use {group}/{} {kind}", v.name));
+        Some(format!("{group}/{} {kind} is deprecated{instead}", version.name))
+    }
 }
 
 /// One version of a custom resource.
@@ -59,14 +77,6 @@ pub struct CrdVersion {
     pub columns: Vec<PrinterColumn>,
     /// Paths that field selectors may name, as they are written there: `spec.color`.
     pub selectable_fields: Vec<String>,
-}
-
-impl CrdVersion {
-    /// The text of the `Warning` header for clients of a deprecated version.
-    pub fn deprecation(&self, group: &str, kind: &str) -> Option<String> {
-        let text = || format!("{group}/{} {kind} is deprecated", self.name);
-        self.deprecated.then(|| self.deprecation_warning.clone().unwrap_or_else(text))
-    }
 }
 
 /// Where the scale subresource finds its numbers: JSON paths as the definition writes them, `.spec.replicas`.
@@ -128,13 +138,13 @@ pub fn parse(crd: &Value) -> Result<CrdInfo, Vec<FieldError>> {
         short_names: texts(names, "shortNames"),
         categories: texts(names, "categories"),
         namespaced: spec["scope"] == "Namespaced",
-        versions: versions.iter().map(version).collect::<Result<_, _>>()?,
+        versions: versions.iter().map(parse_version).collect::<Result<_, _>>()?,
         conversion_webhook: spec["conversion"]["strategy"] == "Webhook",
         kind,
     })
 }
 
-fn version(version: &Value) -> Result<CrdVersion, Vec<FieldError>> {
+fn parse_version(version: &Value) -> Result<CrdVersion, Vec<FieldError>> {
     let flag = |name: &str| version[name].as_bool().unwrap_or_default();
     let scale = version["subresources"].get("scale").filter(|scale| scale.is_object());
     let columns = version["additionalPrinterColumns"].as_array().map_or(&[][..], Vec::as_slice);

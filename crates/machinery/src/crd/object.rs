@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::{CrdVersion, Scale};
 use crate::field::{FieldError, Path};
+use crate::go;
 use crate::schema::{self, cel};
 
 /// Errors of an object, apart from those of its metadata. `old` is what an update replaces; `status` says
@@ -32,7 +33,8 @@ fn scale_status(object: &Value, scale: &Scale, errors: &mut Vec<FieldError>) {
     replicas(object, &scale.status_path, errors);
     let Some(path) = &scale.selector_path else { return };
     if let Some(other) = at(object, path).filter(|value| !value.is_string()) {
-        let why = format!("{path} accessor error: {} is of the type {}, expected string", other, go_type(other));
+        let why =
+            format!("{path} accessor error: {} is of the type {}, expected string", go::shown(other), go_type(other));
         errors.push(FieldError::invalid(Path::new(path), "", why));
     }
 }
@@ -43,8 +45,8 @@ fn replicas(object: &Value, path: &str, errors: &mut Vec<FieldError>) {
     let mut invalid = |value: Value, why: String| errors.push(FieldError::invalid(Path::new(path), value, why));
     match value.as_i64() {
         None => {
-            let ty = go_type(value);
-            invalid(0.into(), format!("{path} accessor error: {value} is of the type {ty}, expected int64"));
+            let (shown, ty) = (go::shown(value), go_type(value));
+            invalid(0.into(), format!("{path} accessor error: {shown} is of the type {ty}, expected int64"));
         }
         Some(n) if n < 0 => invalid(n.into(), "should be a non-negative integer".to_owned()),
         Some(n) if n > i64::from(i32::MAX) => {
@@ -107,7 +109,10 @@ mod tests {
         );
         let wrong = check(&json!({"spec": {"replicas": 1}, "status": {"replicas": "x"}}), None, false);
         assert_eq!(wrong[0], "spec.name: Required value");
-        assert!(wrong[1].starts_with(".status.replicas: Invalid value: 0: .status.replicas accessor error"));
+        assert_eq!(
+            wrong[1],
+            ".status.replicas: Invalid value: 0: .status.replicas accessor error: x is of the type string, expected int64"
+        );
         assert!(wrong[2].contains("some validation rules were not checked"));
     }
 

@@ -64,9 +64,24 @@ fn defaults_derive_names_from_the_kind() {
 fn deprecated_versions_warn() {
     let mut crd = crd();
     crd["spec"]["versions"][0]["deprecated"] = true.into();
-    let info = parse(&crd).unwrap();
-    let warning = info.versions[0].deprecation("example.com", "Volume");
-    assert_eq!(warning.as_deref(), Some("example.com/v1 Volume is deprecated"));
+    let warning = |crd: &Value| {
+        let info = parse(crd).unwrap();
+        info.deprecation(&info.versions[0])
+    };
+    assert_eq!(warning(&crd).as_deref(), Some("example.com/v1 Volume is deprecated"));
+    for name in ["v1beta1", "v2beta1", "v2", "v3"] {
+        let mut other = crd["spec"]["versions"][0].clone();
+        other["name"] = name.into();
+        other["deprecated"] = (name == "v3").into();
+        crd["spec"]["versions"].as_array_mut().unwrap().push(other);
+    }
+    assert_eq!(
+        warning(&crd).as_deref(),
+        Some("example.com/v1 Volume is deprecated; use example.com/v2 Volume"),
+        "the newest stable version that is not deprecated itself"
+    );
+    crd["spec"]["versions"][0]["deprecationWarning"] = "go away".into();
+    assert_eq!(warning(&crd).as_deref(), Some("go away"));
 }
 
 #[test]

@@ -384,12 +384,17 @@ fn stored_versions(crd: &Value, errors: &mut Vec<FieldError>) {
         }
         return;
     };
-    for version in versions.iter().filter(|version| version["storage"] == true && !stored.contains(&version["name"])) {
-        let why = format!("must have the storage version {}", text(version, "name"));
-        errors.push(FieldError::invalid(path.clone(), stored.clone(), why));
+    // A name of the list stands for one version: of two with one name, the second is missing.
+    let mut left: Vec<(usize, &str)> = stored.iter().map(|v| v.as_str().unwrap_or_default()).enumerate().collect();
+    for version in versions {
+        let name = text(version, "name");
+        if version["storage"] == true && !left.iter().any(|(_, stored)| *stored == name) {
+            let why = format!("must have the storage version {name}");
+            errors.push(FieldError::invalid(path.clone(), stored.clone(), why));
+        }
+        left.retain(|(_, stored)| *stored != name);
     }
-    for (i, name) in stored.iter().enumerate().filter(|(_, name)| !versions.iter().any(|v| v["name"] == **name)) {
-        let v = name.as_str().unwrap_or_default();
+    for (i, v) in left {
         let why = format!(
             "missing from spec.versions; {v} was previously a storage version, and must remain in spec.versions until a storage migration ensures no data remains persisted in {v} and removes {v} from status.storedVersions"
         );

@@ -449,22 +449,22 @@ pub(super) fn non_negative(problems: &mut Problems, path: &Path, owner: &Value, 
     }
 }
 
-/// Exactly one volume source must be set: says so for all but the first, and returns the first.
-pub(super) fn single_source<'a>(
+/// The one source that a volume has is checked by `check`; any other is refused after it, and having none as well.
+pub(super) fn single_source(
     problems: &mut Problems,
     path: &Path,
-    owner: &'a Value,
+    owner: &Value,
     sources: &[&'static str],
-) -> Option<(&'static str, &'a Value)> {
+    check: impl FnOnce(&mut Problems, &'static str, &Value),
+) {
     let mut found = sources.iter().filter_map(|s| present(owner, &format!("/{s}")).map(|v| (*s, v)));
-    let first = found.next();
+    match found.next() {
+        Some((kind, source)) => check(problems, kind, source),
+        None => problems.required(path, "must specify a volume type"),
+    }
     for (name, _) in found {
         problems.forbidden(&path.child(name), MANY_VOLUME_TYPES);
     }
-    if first.is_none() {
-        problems.required(path, "must specify a volume type");
-    }
-    first
 }
 
 /// Errors as clients read them.

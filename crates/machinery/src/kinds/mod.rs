@@ -257,6 +257,11 @@ pub fn by_plural(group: &str, version: &str, plural: &str) -> Option<&'static Ki
     ALL.iter().find(|k| k.group == group && k.version == version && k.plural == plural)
 }
 
+/// Whether this group has built-in kinds at this version.
+pub fn serves(group: &str, version: &str) -> bool {
+    ALL.iter().any(|k| k.group == group && k.version == version)
+}
+
 /// The built-in kind with this `apiVersion` and `kind`.
 pub fn by_kind(group: &str, version: &str, kind: &str) -> Option<&'static Kind> {
     ALL.iter().find(|k| k.group == group && k.version == version && k.kind == kind)

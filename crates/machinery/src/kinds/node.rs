@@ -7,7 +7,7 @@ use super::Strategy;
 use super::checks::{self, Problems};
 use super::edit::{child, entries, fill, fill_zero, items, keep, present, set_in, text};
 use super::pod::TAINT_EFFECTS;
-use crate::field::{FieldError, Path};
+use crate::field::{ErrorKind, FieldError, Path};
 use crate::names;
 
 /// Keeps pods away until the node has been seen ready.
@@ -95,12 +95,22 @@ fn taints(problems: &mut Problems, node: &Value) {
         }
         problems.choice(&path.child("effect"), effect, TAINT_EFFECTS);
         if list[..index].iter().any(|t| text(t, "/key") == key && text(t, "/effect") == effect) {
-            problems.duplicate(&path, taint.clone());
-            if let Some(error) = problems.0.last_mut() {
-                "taints must be unique by key and effect pair".clone_into(&mut error.detail);
-            }
+            problems.0.push(duplicate_taint(path, taint));
         }
     }
+}
+
+/// Shown as Kubernetes' internal type: its fields have other names there, and an order.
+fn duplicate_taint(path: Path, taint: &Value) -> FieldError {
+    let field = |name: &str| Value::from(text(taint, name));
+    let added = taint.get("timeAdded").unwrap_or(&Value::Null);
+    let detail = format!(
+        "{{\"Key\":{},\"Value\":{},\"Effect\":{},\"TimeAdded\":{added}}}: taints must be unique by key and effect pair",
+        field("/key"),
+        field("/value"),
+        field("/effect"),
+    );
+    FieldError { kind: ErrorKind::Duplicate, path, value: None, detail }
 }
 
 fn resources(problems: &mut Problems, node: &Value) {
@@ -185,12 +195,14 @@ mod tests {
     #[test]
     fn taints_are_unique_and_well_formed() {
         let node = json!({"spec": {"taints": [
-            {"key": "a", "effect": "NoSchedule"}, {"key": "a", "effect": "NoSchedule"}, {"key": "b", "effect": "Never"}, {"key": "c"},
+            {"key": "a", "effect": "NoSchedule"}, {"key": "a", "value": "2", "effect": "NoSchedule"}, {"key": "b", "effect": "Never"}, {"key": "c"},
         ]}});
         let errors = texts(validate_create(&node));
         assert_eq!(errors.len(), 3);
-        assert!(errors[0].starts_with("metadata.taints[1]: Duplicate value: "), "{errors:?}");
-        assert!(errors[0].ends_with(": taints must be unique by key and effect pair"), "{errors:?}");
+        assert_eq!(
+            errors[0],
+            "metadata.taints[1]: Duplicate value: {\"Key\":\"a\",\"Value\":\"2\",\"Effect\":\"NoSchedule\",\"TimeAdded\":null}: taints must be unique by key and effect pair"
+        );
         assert_eq!(
             errors[1],
             "metadata.taints[2].effect: Unsupported value: \"Never\": supported values: \"NoSchedule\", \"PreferNoSchedule\", \"NoExecute\""

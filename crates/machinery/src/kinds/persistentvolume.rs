@@ -119,7 +119,7 @@ pub(super) fn spec(problems: &mut Problems, path: &Path, spec: &Value, inline: b
             }
         }
     }
-    source(problems, path, spec);
+    sources(problems, path, spec);
     if !inline {
         class(problems, path, spec);
         problems.optional_choice(spec, "volumeMode", path, &["Block", "Filesystem"]);
@@ -163,8 +163,18 @@ fn capacity(problems: &mut Problems, path: &Path, spec: &Value) {
     }
 }
 
-fn source(problems: &mut Problems, path: &Path, spec: &Value) {
-    let Some((kind, source)) = checks::single_source(problems, path, spec, SOURCES) else { return };
+fn sources(problems: &mut Problems, path: &Path, spec: &Value) {
+    checks::single_source(problems, path, spec, SOURCES, |problems, kind, found| {
+        source(problems, path, spec, kind, found);
+    });
+    let root = text(spec, "/hostPath/path");
+    if !root.is_empty() && root.chars().all(|c| c == '/') && text(spec, "/persistentVolumeReclaimPolicy") == "Recycle" {
+        let detail = "may not be 'recycle' for a hostPath mount of '/'";
+        problems.forbidden(&path.child("persistentVolumeReclaimPolicy"), detail);
+    }
+}
+
+fn source(problems: &mut Problems, path: &Path, spec: &Value, kind: &str, source: &Value) {
     let at = path.child(kind);
     match kind {
         "csi" => {
@@ -193,11 +203,6 @@ fn source(problems: &mut Problems, path: &Path, spec: &Value) {
         },
         "iscsi" => iscsi(problems, &at, source),
         _ => shared_source(problems, path, kind, source),
-    }
-    let root = text(spec, "/hostPath/path");
-    if !root.is_empty() && root.chars().all(|c| c == '/') && text(spec, "/persistentVolumeReclaimPolicy") == "Recycle" {
-        let detail = "may not be 'recycle' for a hostPath mount of '/'";
-        problems.forbidden(&path.child("persistentVolumeReclaimPolicy"), detail);
     }
 }
 

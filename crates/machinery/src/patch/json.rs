@@ -8,7 +8,8 @@ use std::io;
 
 use serde_json::{Map, Value};
 
-use super::{MAX_DEPTH, deeper_than, does_not_apply, json_kind};
+use super::{MAX_DEPTH, deeper_than, does_not_apply};
+use crate::json::go_kind;
 use crate::status::ApiError;
 
 /// More operations than this are refused before the first one runs; Kubernetes' number.
@@ -103,7 +104,7 @@ fn text<'a>(fields: &'a Map<String, Value>, name: &str) -> Result<Option<&'a str
 }
 
 fn undecodable(value: &Value, into: &str) -> ApiError {
-    let kind = json_kind(value);
+    let kind = go_kind(value);
     ApiError::bad_request(format!("error decoding patch: json: cannot unmarshal {kind} into Go {into}"))
 }
 

@@ -30,18 +30,6 @@ pub(crate) fn plain_error(message: impl Into<String>) -> ApiError {
     ApiError::new(500, "", message, Value::Null)
 }
 
-/// A value's type as Go's decoder names it.
-fn json_kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    }
-}
-
 fn deeper_than(value: &Value, levels: usize) -> bool {
     let Some(below) = levels.checked_sub(1) else {
         return value.is_object() || value.is_array();

@@ -17,7 +17,8 @@ use std::sync::LazyLock;
 
 use serde_json::{Map, Value};
 
-use super::{does_not_apply, json_kind, plain_error};
+use super::{does_not_apply, plain_error};
+use crate::json::go_kind;
 use crate::schema::{PatchMeta, Schema};
 use crate::status::ApiError;
 
@@ -82,7 +83,7 @@ pub fn strategic(current: &Value, patch: &Value, schema: &Schema) -> std::result
         (_, Value::Object(patch)) => Ok(Value::Object(merge_map(Map::new(), patch, schema)?)),
         _ => Err(ApiError::bad_request(format!(
             "json: cannot unmarshal {} into Go value of type map[string]interface {{}}",
-            json_kind(patch)
+            go_kind(patch)
         ))),
     }
 }

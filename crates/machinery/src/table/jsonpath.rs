@@ -11,6 +11,8 @@ use std::cmp::Ordering;
 use serde_json::Value;
 use thiserror::Error;
 
+use crate::go::float as go_float;
+
 /// Filters within filters, beyond which a path is refused: no honest column needs more.
 const MAX_NESTING: usize = 8;
 
@@ -399,18 +401,6 @@ pub(super) fn print(value: &Value) -> String {
             _ => n.to_string(),
         },
         Value::Array(_) | Value::Object(_) => escape_html(&value.to_string()).into_owned(),
-    }
-}
-
-/// Go's `%v`: exponents below -4 and from 21 on.
-fn go_float(f: f64) -> String {
-    if f != 0.0 && (f.abs() < 1e-4 || f.abs() >= 1e21) {
-        let text = format!("{f:e}");
-        let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
-        let (sign, digits) = exponent.strip_prefix('-').map_or(('+', exponent), |digits| ('-', digits));
-        format!("{mantissa}e{sign}{digits:0>2}")
-    } else {
-        f.to_string()
     }
 }
 

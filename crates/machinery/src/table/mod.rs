@@ -135,6 +135,22 @@ impl Printer {
         Ok(Self { columns, cells: Cells::Custom(paths) })
     }
 
+    /// The printer of an `autoscaling/v1` Scale, which is what the scale subresource of any kind is.
+    pub fn scale() -> Self {
+        let column = |name: &str, ty: &str, json_path: &str| PrinterColumn {
+            name: name.to_owned(),
+            ty: ty.to_owned(),
+            json_path: json_path.to_owned(),
+            ..PrinterColumn::default()
+        };
+        let columns = [
+            column("Desired", "integer", ".spec.replicas"),
+            column("Available", "integer", ".status.replicas"),
+            column("Age", "date", ".metadata.creationTimestamp"),
+        ];
+        Self::custom(&columns).expect("the paths of these columns must parse")
+    }
+
     /// The columns, the object's name first.
     pub fn columns(&self) -> &[Column] {
         &self.columns

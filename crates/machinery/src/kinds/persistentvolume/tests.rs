@@ -64,6 +64,13 @@ fn what_is_refused_in_a_new_volume() {
             &["spec.csi: Forbidden: may not specify more than 1 volume type"],
         ),
         (
+            |v| v["spec"]["hostPath"] = json!({"path": "../x"}),
+            &[
+                "spec.hostPath.path: Invalid value: \"../x\": must not contain '..'",
+                "spec.csi: Forbidden: may not specify more than 1 volume type",
+            ],
+        ),
+        (
             |v| {
                 v["spec"].as_object_mut().unwrap().remove("csi");
             },

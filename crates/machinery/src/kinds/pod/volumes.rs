@@ -59,7 +59,7 @@ pub(super) fn validate<'a>(problems: &mut Problems, path: &Path, pod: &'a Value)
         let path = path.index(index);
         let name = text(volume, "/name");
         let before = problems.0.len();
-        if let Some((kind, source)) = checks::single_source(problems, &path, volume, SOURCES) {
+        checks::single_source(problems, &path, volume, SOURCES, |problems, kind, source| {
             validate_source(problems, &path, kind, source);
             if kind == "ephemeral" && !pod_name.is_empty() && !name.is_empty() {
                 let claim = format!("{pod_name}-{name}");
@@ -67,7 +67,7 @@ pub(super) fn validate<'a>(problems: &mut Problems, path: &Path, pod: &'a Value)
                     problems.invalid(&path.child("name"), name, format!("PVC name {claim:?}: {message}"));
                 }
             }
-        }
+        });
         match name {
             "" => problems.required(&path.child("name"), ""),
             name => problems.messages(&path.child("name"), name, names::dns1123_label(name)),

@@ -7,7 +7,7 @@ use schemars::SchemaGenerator;
 use serde_json::{Map, Value};
 
 use super::kinds::{KINDS, Kind};
-use super::overlay;
+use super::{enums, overlay};
 use crate::schema::{Schema, Type};
 
 const EXTENSIONS: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1";
@@ -106,6 +106,7 @@ impl Builder<'_> {
         schema.description = text(description, "description");
         schema.definition = Some(name.to_owned());
         overlay::apply(name, &mut schema);
+        enums::apply(name, &mut schema);
         Some(Arc::clone(keep(self.cache, name, schema)))
     }
 

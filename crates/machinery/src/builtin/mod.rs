@@ -2,9 +2,10 @@
 //!
 //! They are generated when they are first asked for, from the schemas that `k8s-openapi` carries, and kept.
 //! Nodes are shared by definition name: `ObjectMeta` exists once, however many kinds have metadata. What
-//! those schemas leave out — how lists merge, for patches and for server-side apply — is a table of
-//! facts in [`overlay`].
+//! those schemas leave out — how lists merge, for patches and for server-side apply, and which words a
+//! field takes — are tables of facts in [`overlay`] and [`enums`].
 
+mod enums;
 mod generate;
 mod kinds;
 mod overlay;
@@ -34,11 +35,15 @@ pub fn object_meta() -> &'static Arc<Schema> {
     definition(OBJECT_META).expect("ObjectMeta must be a definition")
 }
 
-/// `apiVersion` or `kind`, as every object has them.
+/// `apiVersion`, `kind` or `metadata`, as every object has them.
 pub(crate) fn type_meta_field(name: &str) -> Arc<Schema> {
-    static POD: LazyLock<Arc<Schema>> =
+    static NAMESPACE: LazyLock<Arc<Schema>> =
         LazyLock::new(|| schema("", "v1", "Namespace").expect("Namespace must be a kind"));
-    POD.properties.get(name).cloned().unwrap_or_else(|| Arc::new(Schema { ty: Type::String, ..Schema::default() }))
+    NAMESPACE
+        .properties
+        .get(name)
+        .cloned()
+        .unwrap_or_else(|| Arc::new(Schema { ty: Type::String, ..Schema::default() }))
 }
 
 #[cfg(test)]

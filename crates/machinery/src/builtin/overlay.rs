@@ -14,10 +14,10 @@ use crate::schema::{ListType, PatchMeta, Schema};
 /// by number and protocol for the latter.
 type Row = (&'static str, &'static str, &'static str, &'static str);
 
-const CORE: &str = "io.k8s.api.core.v1.";
-const ADMISSION: &str = "io.k8s.api.admissionregistration.v1.";
-const STORAGE: &str = "io.k8s.api.storage.v1.";
-const EXTENSIONS: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.";
+pub(super) const CORE: &str = "io.k8s.api.core.v1.";
+pub(super) const ADMISSION: &str = "io.k8s.api.admissionregistration.v1.";
+pub(super) const STORAGE: &str = "io.k8s.api.storage.v1.";
+pub(super) const EXTENSIONS: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.";
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.";
 const RBAC: &str = "io.k8s.api.rbac.v1.";
 

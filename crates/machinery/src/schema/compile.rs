@@ -149,10 +149,11 @@ pub(crate) fn embed_object_fields(schema: &mut Schema) {
         }
     }
     let standard = builtin::object_meta();
+    let described = builtin::type_meta_field("metadata");
     let metadata = match schema.properties.get("metadata") {
         Some(given) if given.definition.is_some() => return,
         Some(given) if !given.properties.is_empty() || !given.rules.is_empty() => {
-            let mut merged = Schema::clone(standard);
+            let mut merged = Schema::clone(&described);
             for (name, restriction) in &given.properties {
                 let mut field = Schema::clone(restriction);
                 if let Some(known) = standard.properties.get(name) {
@@ -166,7 +167,7 @@ pub(crate) fn embed_object_fields(schema: &mut Schema) {
             merged.required.clone_from(&given.required);
             Arc::new(merged)
         }
-        _ => Arc::clone(standard),
+        _ => described,
     };
     schema.properties.insert("metadata".to_owned(), metadata);
 }

@@ -133,7 +133,9 @@ fn custom_resources_are_described() {
     let widget = &schemas["io.example.v1.Widget"];
     assert_eq!(widget["description"], "A widget.");
     let metadata = &widget["properties"]["metadata"];
-    assert_eq!(metadata["$ref"], "#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta");
+    let object_meta = "#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+    assert_eq!(metadata["allOf"], json!([{"$ref": object_meta}]));
+    assert!(metadata["description"].as_str().is_some_and(|text| text.contains("metadata")), "{metadata}");
     let spec = &widget["properties"]["spec"]["properties"];
     assert_eq!(spec["size"], json!({"type": "integer", "nullable": true, "default": 1, "description": "How large."}));
     assert_eq!(spec["tags"]["x-kubernetes-list-type"], "set");

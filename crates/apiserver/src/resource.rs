@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tether_machinery::apply::FieldSet;
 use tether_machinery::field::{FieldError, Path};
-use tether_machinery::kinds::Kind;
+use tether_machinery::kinds::{self, Kind};
 use tether_machinery::names::NameRule;
 use tether_machinery::schema::{self, Schema};
 use tether_machinery::status::Named;
@@ -345,6 +345,14 @@ impl Resource {
         }
     }
 
+    /// What is likely not meant, though it is allowed.
+    pub fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
+        match &self.source {
+            Source::Builtin(kind) => (kind.strategy.warnings)(object, old),
+            Source::Custom(_) => Vec::new(),
+        }
+    }
+
     pub fn prepare_create(&self, object: &mut Value, now: Timestamp) {
         match &self.source {
             Source::Builtin(kind) => kind.prepare_create(object, now),
@@ -372,8 +380,9 @@ impl Resource {
                 "status" => {
                     kind.prepare_status(wished, current, now);
                 }
-                // These compute the whole object themselves and change nothing else.
-                "binding" | "finalize" => {}
+                // A binding computes the whole object itself and changes nothing else.
+                "binding" => {}
+                "finalize" => kinds::namespace::prepare_finalize(wished, current),
                 _ => kind.prepare_update(wished, current),
             },
             Source::Custom(custom) => {
@@ -428,7 +437,10 @@ impl Resource {
     pub fn validate_update(&self, subresource: &str, wished: &Value, current: &Value) -> Vec<FieldError> {
         let mut errors = self.validate_meta(wished, Some(current));
         match &self.source {
-            Source::Builtin(_) if matches!(subresource, "binding" | "finalize") => {}
+            Source::Builtin(_) if subresource == "binding" => {}
+            Source::Builtin(_) if subresource == "finalize" => {
+                errors.extend(kinds::namespace::validate_finalize(wished));
+            }
             Source::Builtin(kind) if subresource == "status" => {
                 errors.extend((kind.strategy.validate_status)(wished, current));
             }

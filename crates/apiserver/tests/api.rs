@@ -146,7 +146,7 @@ async fn finalizers_hold_an_object_and_preconditions_guard_it() {
     let made = api.post(CONFIGMAPS, object).await.ok();
     let path = at(CONFIGMAPS, "a");
     let wrong = api.delete_with(&path, json!({"preconditions": {"uid": "other"}})).await.fails(409);
-    assert!(wrong.contains("UID in precondition: other"), "{wrong}");
+    assert!(wrong.contains("the UID in the precondition (other) does not match"), "{wrong}");
     let deleting = api.delete_with(&path, json!({"preconditions": {"uid": made["metadata"]["uid"]}})).await.ok();
     assert!(deleting["metadata"]["deletionTimestamp"].is_string());
     let added = json!({"metadata": {"finalizers": ["example.com/hold", "example.com/more"]}});

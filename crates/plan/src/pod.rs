@@ -42,6 +42,7 @@ pub fn claim_names(pod: &Pod) -> Vec<String> {
 pub fn with_condition(pod: &Pod, mut condition: PodCondition, now: &Time) -> Option<Vec<PodCondition>> {
     let mut all = pod.status.as_ref().and_then(|s| s.conditions.clone()).unwrap_or_default();
     condition.last_transition_time = Some(now.clone());
+    condition.observed_generation = pod.metadata.generation;
     match all.iter_mut().find(|c| c.type_ == condition.type_) {
         None => all.push(condition),
         Some(old) => {

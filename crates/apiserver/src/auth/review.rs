@@ -120,12 +120,19 @@ impl Spec {
     }
 
     fn errors(&self) -> Vec<FieldError> {
-        if self.resource_attributes.is_some() != self.non_resource_attributes.is_some() {
-            return Vec::new();
-        }
-        let shown = self.non_resource_attributes.as_ref().map_or(Value::Null, |attributes| json!(attributes));
-        let words = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
-        vec![FieldError::invalid(Path::new("spec"), shown, words)]
+        let wrong = match (&self.resource_attributes, &self.non_resource_attributes) {
+            (Some(_), None) | (None, Some(_)) => return Vec::new(),
+            (Some(_), Some(both)) => {
+                let shown = json!({"Path": both.path, "Verb": both.verb});
+                let words = "cannot be specified in combination with resourceAttributes";
+                FieldError::invalid(Path::new("spec.nonResourceAttributes"), shown, words)
+            }
+            (None, None) => {
+                let words = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
+                FieldError::invalid(Path::new("spec.resourceAttributes"), Value::Null, words)
+            }
+        };
+        vec![wrong]
     }
 
     fn subject_errors(&self) -> Option<FieldError> {
@@ -134,11 +141,12 @@ impl Spec {
     }
 }
 
-fn check(kind: &str, errors: &[FieldError]) -> Result<(), ApiError> {
+/// Kubernetes has lost the kind at this point; clients then speak of the request.
+fn check(errors: &[FieldError]) -> Result<(), ApiError> {
     if errors.is_empty() {
         return Ok(());
     }
-    Err(ApiError::invalid(Named { group: AUTHORIZATION, resource: kind, name: "" }, errors))
+    Err(ApiError::invalid(Named { group: AUTHORIZATION, resource: "", name: "" }, errors))
 }
 
 /// Reviews have no metadata of their own; `allowed` fields aside, any that is given is an error.
@@ -158,6 +166,9 @@ fn answered(mut review: Value, authorizer: &Authorizer, question: &Attributes) -
         status["reason"] = decision.reason().into();
     }
     review["status"] = status;
+    if review["metadata"].is_null() {
+        review["metadata"] = json!({});
+    }
     review
 }
 
@@ -167,7 +178,7 @@ pub fn self_subject_access_review(authorizer: &Authorizer, user: &User, review: 
     let spec = Spec::read(&review, KIND)?;
     let mut errors = spec.errors();
     errors.extend(metadata_error(&review, &[], "must be empty"));
-    check(KIND, &errors)?;
+    check(&errors)?;
     Ok(answered(review, authorizer, &spec.attributes(user.clone())))
 }
 
@@ -178,7 +189,7 @@ pub fn subject_access_review(authorizer: &Authorizer, review: Value) -> Result<V
     let mut errors = spec.errors();
     errors.extend(spec.subject_errors());
     errors.extend(metadata_error(&review, &[], "must be empty"));
-    check(KIND, &errors)?;
+    check(&errors)?;
     let subject = spec.take_subject();
     Ok(answered(review, authorizer, &spec.attributes(subject)))
 }
@@ -206,7 +217,7 @@ pub fn local_subject_access_review(
         let path = Path::new("spec.nonResourceAttributes");
         errors.push(FieldError::invalid(path, json!(attributes), "disallowed on this kind of request"));
     }
-    check(KIND, &errors)?;
+    check(&errors)?;
     if own != namespace {
         let words = format!("spec.resourceAttributes.namespace must match namespace: {namespace}");
         return Err(ApiError::bad_request(words));
@@ -350,7 +361,7 @@ mod tests {
         assert_eq!(path["status"]["allowed"], true);
         assert_eq!(
             ask(json!({})).unwrap_err().message,
-            "SelfSubjectAccessReview.authorization.k8s.io \"\" is invalid: spec: Invalid value: null: exactly one of \
+            ".authorization.k8s.io \"\" is invalid: spec.resourceAttributes: Invalid value: null: exactly one of \
              nonResourceAttributes or resourceAttributes must be specified"
         );
         assert_eq!(ask(json!({"resourceAttributes": 1})).unwrap_err().code, 400);

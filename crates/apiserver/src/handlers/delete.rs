@@ -115,14 +115,16 @@ impl Options {
     }
 
     fn check(&self, cx: &Context<'_>, name: &str, object: &Value) -> Result<(), ApiError> {
-        for (words, asked, is) in [
-            ("UID", &self.uid, meta_str(object, "uid")),
-            ("ResourceVersion", &self.resource_version, meta_str(object, "resourceVersion")),
+        for (words, asked, is, fate) in [
+            ("UID", &self.uid, meta_str(object, "uid"), "deleted and then recreated"),
+            ("ResourceVersion", &self.resource_version, meta_str(object, "resourceVersion"), "modified"),
         ] {
             if let Some(asked) = asked.as_deref().filter(|a| *a != is) {
-                let why =
-                    format!("Precondition failed: {words} in precondition: {asked}, {words} in object meta: {is}");
-                return Err(ApiError::conflict(cx.resource.named(name), why));
+                let why = format!(
+                    "the {words} in the precondition ({asked}) does not match the {words} in record ({is}). \
+                     The object might have been {fate}"
+                );
+                return Err(ApiError::conflict(cx.resource.kind_named(name), why));
             }
         }
         Ok(())

@@ -130,6 +130,7 @@ async fn create_once(
     cx.establish(&mut request.object);
     let name = meta_str(&request.object, "name").to_owned();
     cx.refuse_invalid(&name, &cx.resource.validate_create(&request.object))?;
+    warnings.extend(cx.resource.warnings(&request.object, None));
     cx.server.admission().validate(&request, &mut warnings).await?;
     let object = request.object;
     let object = if options.dry_run {
@@ -287,6 +288,9 @@ async fn change_once(
     cx.resource.bump_generation(&cx.info.subresource, &mut request.object, current);
     let errors = cx.resource.validate_update(subresource, &request.object, current);
     cx.refuse_invalid(name, &errors)?;
+    if subresource.is_empty() {
+        warnings.extend(cx.resource.warnings(&request.object, Some(current)));
+    }
     cx.server.admission().validate(&request, &mut warnings).await?;
     let wished = request.object;
     if wished == **current || options.dry_run {

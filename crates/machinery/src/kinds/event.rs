@@ -50,6 +50,12 @@ pub fn from_core(event: &mut Value) {
         for (new, core) in RENAMED {
             rename(event, core, new);
         }
+        // Core always shows these two, this group only if there is something to show.
+        for field in ["reportingController", "reportingInstance"] {
+            if event.get(field).is_some_and(|v| v == "") {
+                event.remove(field);
+            }
+        }
         event.insert("apiVersion".to_owned(), "events.k8s.io/v1".into());
     }
 }

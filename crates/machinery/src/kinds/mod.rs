@@ -37,6 +37,7 @@ mod rbac;
 pub mod secret;
 mod serviceaccount;
 mod storage;
+mod warnings;
 mod webhook;
 
 pub use registry::ALL;
@@ -115,6 +116,8 @@ pub struct Strategy {
     pub validate_update: fn(&Value, &Value) -> Vec<FieldError>,
     /// New, old.
     pub validate_status: fn(&Value, &Value) -> Vec<FieldError>,
+    /// What is likely not meant, though it is allowed: new, and old if it is an update.
+    pub warnings: fn(&Value, Option<&Value>) -> Vec<String>,
     /// The rule for `metadata.name`.
     pub name: NameRule,
 }
@@ -132,6 +135,7 @@ impl Strategy {
         validate_create: |_| Vec::new(),
         validate_update: |_, _| Vec::new(),
         validate_status: |_, _| Vec::new(),
+        warnings: |_, _| Vec::new(),
         name: NameRule::Subdomain,
     };
 }

@@ -22,6 +22,7 @@ pub(super) const STRATEGY: Strategy = Strategy {
     validate_create,
     validate_update,
     validate_status,
+    warnings: super::warnings::node,
     ..Strategy::PLAIN
 };
 

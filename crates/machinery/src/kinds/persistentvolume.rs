@@ -24,6 +24,7 @@ pub(super) const STRATEGY: Strategy = Strategy {
     prepare_status: Some(prepare_status),
     validate_create,
     validate_update,
+    warnings: super::warnings::volume,
     ..Strategy::PLAIN
 };
 

@@ -25,6 +25,7 @@ pub(super) const STRATEGY: Strategy = Strategy {
     validate_create,
     validate_update,
     validate_status,
+    warnings: super::warnings::claim,
     ..Strategy::PLAIN
 };
 

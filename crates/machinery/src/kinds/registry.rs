@@ -364,6 +364,11 @@ pub(super) fn field_value(kind: &Kind, object: &Value, label: &str) -> String {
         ("Pod", "status.podIP") => text(object, "/status/podIPs/0/ip").to_owned(),
         ("Node", "spec.unschedulable") => flag(object, "/spec/unschedulable").to_string(),
         ("Event", "source") => event_source(object).to_owned(),
+        // Events are stored in their core shape, whichever group asks.
+        ("Event", "reportingController") => text(object, "/reportingComponent").to_owned(),
+        ("Event", label) if label.starts_with("regarding.") => {
+            text(object, &label.replace("regarding.", "/involvedObject/")).to_owned()
+        }
         _ => text(object, &format!("/{}", label.replace('.', "/"))).to_owned(),
     }
 }

@@ -8,6 +8,7 @@ use super::edit::{items_mut, text};
 pub(super) const STRATEGY: Strategy = Strategy {
     prepare_create: |account, _now| clean_secrets(account),
     prepare_update: |account, _old| clean_secrets(account),
+    warnings: super::warnings::service_account,
     ..Strategy::PLAIN
 };
 

@@ -8,7 +8,7 @@ use super::edit::{
     bump_generation, child, entries, fill, fill_zero, integer, items, keep, keep_metadata, present, same, same_at, set,
     text,
 };
-use super::{Strategy, persistentvolume};
+use super::{Strategy, persistentvolume, warnings};
 use crate::field::{FieldError, Path};
 use crate::names;
 
@@ -16,6 +16,7 @@ pub(super) const STORAGE_CLASS: Strategy = Strategy {
     default: default_class,
     validate_create: validate_class,
     validate_update: validate_class_update,
+    warnings: warnings::class,
     ..Strategy::PLAIN
 };
 
@@ -34,6 +35,7 @@ pub(super) const CSI_DRIVER: Strategy = Strategy {
     prepare_update: prepare_driver_update,
     validate_create: validate_driver,
     validate_update: validate_driver_update,
+    warnings: warnings::driver,
     ..Strategy::PLAIN
 };
 
@@ -195,8 +197,23 @@ fn validate_new_attachment(attachment: &Value) -> Vec<FieldError> {
 
 fn validate_attachment_update(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut problems = Problems(validate_attachment(new));
-    problems.immutable(new, old, "/spec", &Path::new("spec"));
+    if !same_at(new, old, "/spec") {
+        problems.invalid(&Path::new("spec"), attachment_in_go(new), checks::IMMUTABLE);
+    }
     problems.0
+}
+
+/// The spec under the names of Kubernetes' Go types, as its messages show it.
+fn attachment_in_go(attachment: &Value) -> Value {
+    let part = |pointer: &str| attachment.pointer(pointer).cloned().unwrap_or_default();
+    json!({
+        "Attacher": part("/spec/attacher"),
+        "Source": {
+            "PersistentVolumeName": part("/spec/source/persistentVolumeName"),
+            "InlineVolumeSpec": part("/spec/source/inlineVolumeSpec"),
+        },
+        "NodeName": part("/spec/nodeName"),
+    })
 }
 
 fn validate_driver(driver: &Value) -> Vec<FieldError> {
@@ -303,7 +320,13 @@ fn validate_node_update(new: &Value, old: &Value) -> Vec<FieldError> {
         let now = items(new, "/spec/drivers").iter().find(|d| text(d, "/name") == text(before, "/name"));
         let Some(now) = now.map(without_limit) else { continue };
         if !same(&now, &without_limit(before)) {
-            problems.invalid(&Path::new("spec.drivers"), now, checks::IMMUTABLE);
+            let shown = json!({
+                "Name": text(&now, "/name"),
+                "NodeID": text(&now, "/nodeID"),
+                "TopologyKeys": items(&now, "/topologyKeys"),
+                "Allocatable": null,
+            });
+            problems.invalid(&Path::new("spec.drivers"), shown, checks::IMMUTABLE);
         }
     }
     problems.0

@@ -237,11 +237,6 @@ fn node(node: &Value, now: Timestamp) -> Row {
         let found = items(node, "/status/addresses").iter().find(|a| text(a, "/type") == ty);
         found.map_or("<none>", |a| text(a, "/address")).to_owned()
     };
-    let architecture = text(node, "/status/nodeInfo/architecture");
-    let kernel = match architecture {
-        "" => info("kernelVersion"),
-        _ => format!("{} ({architecture})", info("kernelVersion")),
-    };
     Row::new(vec![
         name(node),
         status.into(),
@@ -251,7 +246,7 @@ fn node(node: &Value, now: Timestamp) -> Row {
         address("InternalIP").into(),
         address("ExternalIP").into(),
         info("osImage").into(),
-        kernel.into(),
+        info("kernelVersion").into(),
         info("containerRuntimeVersion").into(),
     ])
 }

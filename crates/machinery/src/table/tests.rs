@@ -144,7 +144,7 @@ fn nodes() {
     });
     assert_eq!(
         line("", "nodes", &node),
-        "node-a|Ready|storage,worker|3d|v1.35.0|10.0.0.1|<none>|<unknown>|6.18 (amd64)|<unknown>"
+        "node-a|Ready|storage,worker|3d|v1.35.0|10.0.0.1|<none>|<unknown>|6.18|<unknown>"
     );
     node["spec"] = json!({"unschedulable": true});
     node["status"] = json!({"conditions": [{"type": "Ready", "status": "Unknown"}]});

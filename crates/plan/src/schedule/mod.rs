@@ -67,6 +67,11 @@ pub fn decide(pod: &Pod, observed: &Observed<'_>, now: Timestamp) -> Plan<Change
         plan.rests(SCHEDULE, subject(pod), reason, words);
         return plan;
     }
+    if observed.nodes.is_empty() {
+        let message = "no nodes available to schedule pods".to_owned();
+        unschedulable(&mut plan, pod, Reason::Unschedulable, message, now);
+        return plan;
+    }
     let mut histogram: BTreeMap<String, usize> = BTreeMap::new();
     let mut feasible: Vec<(Score<'_>, &NodeView<'_>)> = Vec::new();
     let claims = match observed.volumes.claims_of(pod) {
@@ -129,9 +134,6 @@ fn reject(
 
 /// `0/3 nodes are available: 1 Insufficient cpu, 2 node(s) were unschedulable.`
 fn message(observed: &Observed<'_>, histogram: &BTreeMap<String, usize>) -> String {
-    if observed.nodes.is_empty() {
-        return "no nodes available to schedule pods".to_owned();
-    }
     let mut reasons: Vec<String> = histogram.iter().map(|(text, count)| format!("{count} {text}")).collect();
     reasons.sort();
     format!("0/{} nodes are available: {}.", observed.nodes.len(), reasons.join(", "))

@@ -55,6 +55,7 @@ impl Cluster {
             [Change::SetConditions { conditions, .. }] => {
                 let condition = &conditions[0];
                 assert_eq!(condition.reason.as_deref(), Some("Unschedulable"));
+                assert_eq!(condition.observed_generation, pod.metadata.generation);
                 condition.message.clone().unwrap()
             }
             other => format!("{other:?}"),
@@ -110,6 +111,8 @@ fn the_message_counts_why_not() {
             taint(s), 1 node(s) were unschedulable.",
     );
     assert_eq!(Cluster::default().outcome(&pod), "no nodes available to schedule pods");
+    let missing = pod.using("missing");
+    assert_eq!(Cluster::default().outcome(&missing), "no nodes available to schedule pods");
 }
 
 #[test]

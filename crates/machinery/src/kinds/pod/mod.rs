@@ -37,6 +37,7 @@ pub(super) const STRATEGY: Strategy = Strategy {
     validate_create,
     validate_update: update::validate_update,
     validate_status: update::validate_status,
+    warnings: super::warnings::pod,
     ..Strategy::PLAIN
 };
 

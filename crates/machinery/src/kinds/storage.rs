@@ -9,7 +9,7 @@ use super::edit::{
     text,
 };
 use super::{Strategy, persistentvolume, warnings};
-use crate::field::{FieldError, Path};
+use crate::field::{ErrorKind, FieldError, Path};
 use crate::names;
 
 pub(super) const STORAGE_CLASS: Strategy = Strategy {
@@ -198,22 +198,26 @@ fn validate_new_attachment(attachment: &Value) -> Vec<FieldError> {
 fn validate_attachment_update(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut problems = Problems(validate_attachment(new));
     if !same_at(new, old, "/spec") {
-        problems.invalid(&Path::new("spec"), attachment_in_go(new), checks::IMMUTABLE);
+        immutable(&mut problems, "spec", &attachment_in_go(new));
     }
     problems.0
 }
 
-/// The spec under the names of Kubernetes' Go types, as its messages show it.
-fn attachment_in_go(attachment: &Value) -> Value {
+/// `shown` is the value as Kubernetes' Go types print it: their names, in their order.
+fn immutable(problems: &mut Problems, field: &str, shown: &str) {
+    let detail = format!("{shown}: {}", checks::IMMUTABLE);
+    problems.0.push(FieldError { kind: ErrorKind::Invalid, path: Path::new(field), value: None, detail });
+}
+
+fn attachment_in_go(attachment: &Value) -> String {
     let part = |pointer: &str| attachment.pointer(pointer).cloned().unwrap_or_default();
-    json!({
-        "Attacher": part("/spec/attacher"),
-        "Source": {
-            "PersistentVolumeName": part("/spec/source/persistentVolumeName"),
-            "InlineVolumeSpec": part("/spec/source/inlineVolumeSpec"),
-        },
-        "NodeName": part("/spec/nodeName"),
-    })
+    format!(
+        "{{\"Attacher\":{},\"Source\":{{\"PersistentVolumeName\":{},\"InlineVolumeSpec\":{}}},\"NodeName\":{}}}",
+        part("/spec/attacher"),
+        part("/spec/source/persistentVolumeName"),
+        part("/spec/source/inlineVolumeSpec"),
+        part("/spec/nodeName"),
+    )
 }
 
 fn validate_driver(driver: &Value) -> Vec<FieldError> {
@@ -320,13 +324,14 @@ fn validate_node_update(new: &Value, old: &Value) -> Vec<FieldError> {
         let now = items(new, "/spec/drivers").iter().find(|d| text(d, "/name") == text(before, "/name"));
         let Some(now) = now.map(without_limit) else { continue };
         if !same(&now, &without_limit(before)) {
-            let shown = json!({
-                "Name": text(&now, "/name"),
-                "NodeID": text(&now, "/nodeID"),
-                "TopologyKeys": items(&now, "/topologyKeys"),
-                "Allocatable": null,
-            });
-            problems.invalid(&Path::new("spec.drivers"), shown, checks::IMMUTABLE);
+            let part = |field: &str| now.get(field).cloned().unwrap_or_default();
+            let shown = format!(
+                "{{\"Name\":{},\"NodeID\":{},\"TopologyKeys\":{},\"Allocatable\":null}}",
+                part("name"),
+                part("nodeID"),
+                json!(items(&now, "/topologyKeys")),
+            );
+            immutable(&mut problems, "spec.drivers", &shown);
         }
     }
     problems.0

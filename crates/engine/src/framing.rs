@@ -14,14 +14,13 @@ pub struct Framing {
 impl Framing {
     /// The next message, if all of it is there. After an error the connection is of no use.
     pub fn next(&mut self, inbox: &mut Inbox) -> Result<Option<Message>, WireError> {
-        let header = match self.pending.take() {
-            Some(header) => header,
-            None => {
-                let Some(start) = inbox.stream().first_chunk::<HEADER_BYTES>() else { return Ok(None) };
-                let header = Header::decode(start)?;
-                bytes::Buf::advance(inbox.stream(), HEADER_BYTES);
-                header
-            }
+        let header = if let Some(header) = self.pending.take() {
+            header
+        } else {
+            let Some(start) = inbox.stream().first_chunk::<HEADER_BYTES>() else { return Ok(None) };
+            let header = Header::decode(start)?;
+            bytes::Buf::advance(inbox.stream(), HEADER_BYTES);
+            header
         };
         let len = header.payload as usize;
         let payload = match len {
@@ -29,13 +28,11 @@ impl Framing {
             _ if header.carries_data() => inbox.payload(len),
             _ => inbox.take(len),
         };
-        match payload {
-            Some(payload) => wire::decode_parts(&header, payload).map(Some),
-            None => {
-                self.pending = Some(header);
-                Ok(None)
-            }
-        }
+        let Some(payload) = payload else {
+            self.pending = Some(header);
+            return Ok(None);
+        };
+        wire::decode_parts(&header, payload).map(Some)
     }
 }
 

@@ -13,6 +13,7 @@
 
 pub mod auth;
 pub mod device;
+pub mod engine_server;
 pub mod framing;
 pub mod frontend;
 pub mod host;

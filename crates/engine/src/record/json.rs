@@ -20,6 +20,8 @@ struct Text {
     generation: u64,
     standby: Option<String>,
     released: bool,
+    #[serde(default)]
+    alone: bool,
 }
 
 /// What is wrong with a record's text.
@@ -58,6 +60,7 @@ pub fn write(volume: &str, record: &Record) -> String {
         generation: record.generation.0,
         standby: record.standby.and_then(uid),
         released: record.released,
+        alone: record.alone,
     };
     serde_json::to_string_pretty(&text).expect("a record must be writable as JSON") + "\n"
 }
@@ -85,6 +88,7 @@ pub fn read(volume: &str, text: &[u8]) -> Result<Record, ParseError> {
         generation: Generation(text.generation),
         standby: text.standby.map(|uid| holder(Some(uid))).transpose()?,
         released: text.released,
+        alone: text.alone,
     })
 }
 

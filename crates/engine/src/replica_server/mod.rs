@@ -77,7 +77,7 @@ pub struct Info {
 }
 
 enum Peer {
-    Stranger { handshake: auth::Listener, timer: TimerId },
+    Stranger { handshake: Box<auth::Listener>, timer: TimerId },
     Engine(Framing),
 }
 
@@ -88,6 +88,7 @@ pub struct ReplicaServer<F: Files + Located> {
     /// Made when it is known which volume this is a replica of.
     replica: Option<Replica>,
     effects: Vec<Effect>,
+    spare: Vec<Effect>,
     peers: HashMap<ConnId, Peer>,
     timers: HashMap<TimerId, ConnId>,
     headers: Headers,
@@ -104,6 +105,7 @@ impl<F: Files + Located> ReplicaServer<F> {
             store: Store::new(volume),
             replica: None,
             effects: Vec::new(),
+            spare: Vec::new(),
             peers: HashMap::new(),
             timers: HashMap::new(),
             headers: Headers::default(),
@@ -167,7 +169,7 @@ impl<F: Files + Located> ReplicaServer<F> {
         let timer = io.timer();
         io.set_timer(timer, now.plus_millis(HANDSHAKE_MS));
         self.timers.insert(timer, conn);
-        let handshake = auth::Listener::new(self.settings.key.clone(), io.random());
+        let handshake = Box::new(auth::Listener::new(self.settings.key.clone(), io.random()));
         self.peers.insert(conn, Peer::Stranger { handshake, timer });
     }
 
@@ -269,9 +271,9 @@ impl<F: Files + Located> ReplicaServer<F> {
 
     /// Carries effects to the store and to engines until nothing is left to do at once.
     fn settle(&mut self, io: &mut Io) {
-        loop {
-            let Some(replica) = self.replica.as_mut() else { break };
-            for effect in std::mem::take(&mut self.effects) {
+        while let Some(replica) = self.replica.as_mut() {
+            let mut effects = std::mem::replace(&mut self.effects, std::mem::take(&mut self.spare));
+            for effect in effects.drain(..) {
                 match effect {
                     Effect::Store { op, request } => self.store.start(op, request),
                     Effect::Send { conn, reply } => {
@@ -280,6 +282,7 @@ impl<F: Files + Located> ReplicaServer<F> {
                     Effect::Close { conn } => io.close(ConnId(conn.0)),
                 }
             }
+            self.spare = effects;
             let answered = self.store.answered();
             if answered.is_empty() {
                 break;
@@ -330,7 +333,9 @@ impl<F: Files + Located> Machine for ReplicaServer<F> {
                 Command::Stop => {
                     self.stopping = true;
                     let conns: Vec<_> = self.peers.keys().copied().collect();
-                    conns.into_iter().for_each(|conn| self.drop_peer(conn, &mut out.io));
+                    for conn in conns {
+                        self.drop_peer(conn, &mut out.io);
+                    }
                     out.answer(id, Answer::Stopping);
                 }
             },

@@ -56,10 +56,10 @@ impl Files {
         let running = self.running[slot].as_mut().expect("a completion must be of an operation in flight");
         let finished = match outcome {
             Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN)) => None,
-            Err(error) => Some(Some(Fault::from(&error))),
+            Err(error) => Some(Err(Fault::from(&error))),
             Ok(len) => running.advance(len),
         };
-        let Some(fault) = finished else {
+        let Some(finished) = finished else {
             self.submit(slot, queue);
             return None;
         };
@@ -68,10 +68,10 @@ impl Files {
         if let Some((fd, op)) = self.waiting.pop_front() {
             self.start(fd, op, queue);
         }
-        let result = match (fault, running.op.kind) {
-            (Some(fault), _) => OpResult::Failed(fault),
-            (None, OpKind::Read { buffer }) => OpResult::Read(buffer),
-            (None, _) => OpResult::Done,
+        let result = match (finished, running.op.kind) {
+            (Err(fault), _) => OpResult::Failed(fault),
+            (Ok(()), OpKind::Read { buffer }) => OpResult::Read(buffer),
+            (Ok(()), _) => OpResult::Done,
         };
         Some((running.op.id, result))
     }
@@ -103,25 +103,25 @@ impl Running {
         }
     }
 
-    /// Counts progress. None: goes on. Some: the end, with a fault or without.
-    fn advance(&mut self, len: usize) -> Option<Option<Fault>> {
+    /// Counts progress. None: it goes on.
+    fn advance(&mut self, len: usize) -> Option<Result<(), Fault>> {
         self.done += len;
         match &mut self.op.kind {
             OpKind::Read { buffer } => {
                 if len == 0 {
                     // Past the end of the file there are zeroes.
                     buffer[self.done..].fill(0);
-                    return Some(None);
+                    return Some(Ok(()));
                 }
-                (self.done == buffer.len()).then_some(None)
+                (self.done == buffer.len()).then_some(Ok(()))
             }
             OpKind::Write { data, .. } => {
                 if self.done == data.len() {
-                    return Some(None);
+                    return Some(Ok(()));
                 }
-                (len == 0).then_some(Some(Fault::Io))
+                (len == 0).then_some(Err(Fault::Io))
             }
-            _ => Some(None),
+            _ => Some(Ok(())),
         }
     }
 }

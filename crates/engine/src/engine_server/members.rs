@@ -1,0 +1,189 @@
+//! Connections to replicas: dialed when the engine wishes, proved, then messages both ways.
+
+use std::collections::{BTreeMap, HashMap};
+
+use bytes::BytesMut;
+use tether_replication::engine::Event as EngineEvent;
+use tether_replication::ids::{MAX_MEMBERS, MemberId, Session, Slot};
+use tether_replication::wire::{Message, Request};
+
+use super::settings::Settings;
+use super::{EngineServer, Sockets};
+use crate::auth::{Dialer, HANDSHAKE_MS};
+use crate::framing::{self, Framing, Headers};
+use crate::host::{Address, ConnId, Effects, Inbox, Time};
+
+/// What a connection is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// To learn the name of the replica at an address.
+    Name(Address),
+    /// A session of the engine.
+    Session { slot: Slot, session: Session },
+}
+
+struct Link {
+    purpose: Purpose,
+    wanted: Option<MemberId>,
+    stage: Stage,
+}
+
+enum Stage {
+    Dialing,
+    Proving(Box<Dialer>),
+    Open(Framing),
+}
+
+/// Every connection to a replica.
+pub(super) struct Members {
+    links: HashMap<ConnId, Link>,
+    /// By slot: the connection of the present session.
+    sessions: [Option<(Session, ConnId)>; MAX_MEMBERS],
+    pub addresses: BTreeMap<MemberId, Address>,
+    pub errors: BTreeMap<MemberId, String>,
+    headers: Headers,
+}
+
+impl Members {
+    pub fn new(settings: &Settings) -> Self {
+        let named = settings.replicas.iter().filter_map(|replica| Some((replica.name.clone()?, replica.address.clone())));
+        Self {
+            links: HashMap::new(),
+            sessions: [None; MAX_MEMBERS],
+            addresses: named.collect(),
+            errors: BTreeMap::new(),
+            headers: Headers::default(),
+        }
+    }
+
+    /// Dials to find out who is there.
+    pub fn ask_name(&mut self, address: &Address, now: Time, io: &mut Sockets) {
+        let conn = io.dial(address.clone(), now.plus_millis(HANDSHAKE_MS));
+        let purpose = Purpose::Name(address.clone());
+        self.links.insert(conn, Link { purpose, wanted: None, stage: Stage::Dialing });
+    }
+
+    /// Dials for a session.
+    fn dial(&mut self, slot: Slot, session: Session, member: &MemberId, now: Time, io: &mut Sockets) -> bool {
+        let Some(address) = self.addresses.get(member) else { return false };
+        let conn = io.dial(address.clone(), now.plus_millis(HANDSHAKE_MS));
+        let purpose = Purpose::Session { slot, session };
+        self.links.insert(conn, Link { purpose, wanted: Some(member.clone()), stage: Stage::Dialing });
+        if let Some((_, old)) = self.sessions[usize::from(slot.0)].replace((session, conn)) {
+            self.links.remove(&old);
+            io.abort(old);
+        }
+        true
+    }
+
+    pub fn disconnect(&mut self, slot: Slot, session: Session, io: &mut Sockets) {
+        let place = &mut self.sessions[usize::from(slot.0)];
+        if let Some((_, conn)) = place.take_if(|(present, _)| *present == session) {
+            self.links.remove(&conn);
+            // What was sent may still leave: a `Close` is sent just before.
+            io.close(conn);
+        }
+    }
+
+    pub fn send(&mut self, slot: Slot, session: Session, request: &Request, io: &mut Sockets) {
+        if let Some((present, conn)) = self.sessions[usize::from(slot.0)]
+            && present == session
+        {
+            framing::send(conn, request.encode(), &mut self.headers, io);
+        }
+    }
+
+    pub fn connected(&mut self, conn: ConnId, settings: &Settings, io: &mut Sockets) {
+        let Some(link) = self.links.get_mut(&conn) else { return };
+        let mut hello = BytesMut::new();
+        let (key, wanted) = (settings.key.clone(), link.wanted.clone());
+        let dialer = Dialer::new(key, settings.volume_id, wanted, io.random(), &mut hello);
+        link.stage = Stage::Proving(Box::new(dialer));
+        io.send(conn, hello.freeze());
+    }
+
+    /// Forgets a connection that ended; what it was for.
+    fn forget(&mut self, conn: ConnId, why: &str) -> Option<Purpose> {
+        let link = self.links.remove(&conn)?;
+        if let Purpose::Session { slot, .. } = link.purpose {
+            self.sessions[usize::from(slot.0)].take_if(|(_, present)| *present == conn);
+        }
+        if let Some(member) = link.wanted {
+            self.errors.insert(member, why.to_owned());
+        }
+        Some(link.purpose)
+    }
+}
+
+impl EngineServer {
+    pub(super) fn connect(&mut self, slot: Slot, session: Session, now: Time, io: &mut Sockets) {
+        let member = self.engine.as_ref().and_then(|engine| engine.member_id(slot)).cloned();
+        let dialed = member.is_some_and(|member| self.members.dial(slot, session, &member, now, io));
+        if !dialed {
+            self.apply(EngineEvent::Disconnected { slot, session }, now);
+        }
+    }
+
+    /// A connection to a replica failed, or ended.
+    pub(super) fn lost(&mut self, conn: ConnId, why: &str, now: Time, out: &mut Effects<Self>) {
+        match self.members.forget(conn, why) {
+            Some(Purpose::Session { slot, session }) => {
+                self.apply(EngineEvent::Disconnected { slot, session }, now);
+            }
+            Some(Purpose::Name(address)) => self.nameless(&address, why, now, out),
+            None => {}
+        }
+    }
+
+    pub(super) fn member_received(&mut self, conn: ConnId, inbox: &mut Inbox, now: Time, out: &mut Effects<Self>) {
+        let Some(link) = self.members.links.get_mut(&conn) else { return };
+        if let Stage::Proving(dialer) = &mut link.stage {
+            let mut said = BytesMut::new();
+            let result = dialer.advance(inbox.stream(), &mut said);
+            out.io.send(conn, said.freeze());
+            let welcome = match result {
+                Ok(Some(welcome)) => welcome,
+                Ok(None) => return,
+                Err(error) => return self.distrust(conn, &error.to_string(), now, out),
+            };
+            link.stage = Stage::Open(Framing::default());
+            match link.purpose.clone() {
+                Purpose::Session { slot, session } => {
+                    self.members.errors.remove(&welcome.member);
+                    self.apply(EngineEvent::Connected { slot, session }, now);
+                }
+                Purpose::Name(address) => {
+                    self.members.links.remove(&conn);
+                    out.io.abort(conn);
+                    return self.named(&address, welcome, now, out);
+                }
+            }
+        }
+        self.member_messages(conn, inbox, now, out);
+    }
+
+    fn member_messages(&mut self, conn: ConnId, inbox: &mut Inbox, now: Time, out: &mut Effects<Self>) {
+        loop {
+            let Some(Link { stage: Stage::Open(framing), purpose: Purpose::Session { slot, .. }, .. }) =
+                self.members.links.get_mut(&conn)
+            else {
+                return;
+            };
+            let slot = *slot;
+            match framing.next(inbox) {
+                Ok(Some(Message::Reply(reply))) => self.apply(EngineEvent::Reply { slot, reply }, now),
+                Ok(Some(Message::Request(_))) => {
+                    return self.distrust(conn, "the replica sent a request", now, out);
+                }
+                Ok(None) => return,
+                Err(error) => return self.distrust(conn, &error.to_string(), now, out),
+            }
+        }
+    }
+
+    fn distrust(&mut self, conn: ConnId, why: &str, now: Time, out: &mut Effects<Self>) {
+        tracing::warn!(why, "a replica's connection is of no use");
+        out.io.abort(conn);
+        self.lost(conn, why, now, out);
+    }
+}

@@ -1,0 +1,124 @@
+//! What an engine is told, what it may be asked, and what it says of itself.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use tether_replication::engine::Limits;
+use tether_replication::ids::{Holder, MemberId, VolumeId};
+
+use crate::auth::Key;
+use crate::frontend::nbd::listen::Security;
+use crate::host::Address;
+
+/// Where a replica is. Its name is learned from itself if it is not given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplicaAddress {
+    pub name: Option<MemberId>,
+    pub address: Address,
+}
+
+/// Where NBD is served, and how.
+#[derive(Clone, Debug)]
+pub struct Nbd {
+    pub address: Address,
+    pub security: Security,
+}
+
+/// What an engine is told at birth.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Name of the volume.
+    pub volume: String,
+    pub volume_id: VolumeId,
+    /// Uid of this engine process.
+    pub holder: Holder,
+    pub size: u64,
+    pub replicas: Vec<ReplicaAddress>,
+    pub key: Key,
+    pub nbd: Vec<Nbd>,
+    pub limits: Limits,
+    /// Every engine that ever held the volume is known to be stopped.
+    pub older_stopped: bool,
+    /// Become standby instead of taking the volume.
+    pub standby: bool,
+}
+
+/// What other threads may ask.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Where NBD is served; answered when it is.
+    Listening,
+    /// Answered when reads and writes are served, or never will be.
+    Serving,
+    Info,
+    SnapshotCreate { name: String, created: String, labels: BTreeMap<String, String> },
+    SnapshotList,
+    SnapshotRevert { name: String, created: String },
+    SnapshotDelete { name: String },
+    SnapshotPurge,
+    Expand { size: u64 },
+    AddReplica { name: Option<String>, address: Address },
+    RemoveReplica { name: String },
+    /// Bytes per second; 0 is no limit.
+    ResyncLimit { bytes_per_second: u64 },
+    Flush,
+    Promote,
+    /// An operator accepts to serve from a doubtful replica.
+    AcceptLoss { name: String },
+    /// Ends in order: finishes what it has, flushes, releases the volume.
+    Stop,
+}
+
+/// What they get.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    Listening(Result<Vec<Address>, String>),
+    Info(Box<Info>),
+    /// JSON, in the store's words.
+    Snapshots(String),
+    Done,
+    /// What went wrong and why.
+    Failed(String),
+}
+
+/// An engine as people see it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Info {
+    pub volume: String,
+    pub size: u64,
+    pub phase: String,
+    pub holder: String,
+    pub epoch: u64,
+    pub generation: u64,
+    pub in_sync: Vec<String>,
+    pub standby: Option<String>,
+    /// Why I/O does not go on, if it does not.
+    pub suspended: Option<String>,
+    pub replicas: Vec<MemberInfo>,
+    pub nbd: Vec<String>,
+    pub clients: usize,
+    pub requests_in_flight: usize,
+    /// What happened lately, oldest first.
+    pub events: Vec<String>,
+}
+
+/// A replica as the engine sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MemberInfo {
+    pub name: String,
+    pub address: String,
+    pub in_sync: bool,
+    pub connected: bool,
+    pub resync: Option<Progress>,
+    pub last_error: Option<String>,
+}
+
+/// How far a resync is, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Progress {
+    pub done: u64,
+    pub total: u64,
+    pub copied: u64,
+}

@@ -10,6 +10,7 @@ use tether_replication::wire::{ControlKind, ControlOp};
 use super::clients::CONTROL;
 use super::settings::{Answer, Command, Info, MemberInfo};
 use super::{EngineServer, notices};
+use crate::frontend::nbd::listen::uri;
 use crate::host::{CommandId, Effects, Time};
 use crate::replica_server::SnapshotArgs;
 
@@ -189,7 +190,8 @@ impl EngineServer {
         let engine = self.engine.as_ref();
         let at = engine.and_then(|engine| engine.members().position(|(member, ..)| member.as_str() == name));
         let Some(at) = at else {
-            return out.answer(id, Answer::Failed(format!("no replica is called {name:?}; `tether engine info` lists them")));
+            return out
+                .answer(id, Answer::Failed(format!("no replica is called {name:?}; `tether engine info` lists them")));
         };
         let last = engine.is_some_and(|engine| {
             let record = engine.record();
@@ -209,9 +211,8 @@ impl EngineServer {
     }
 
     fn info(&self) -> Info {
-        let address = |member: &MemberId| {
-            self.members.addresses.get(member).map_or_else(String::new, ToString::to_string)
-        };
+        let address =
+            |member: &MemberId| self.members.addresses.get(member).map_or_else(String::new, ToString::to_string);
         let nbd = self.listeners.values().flatten().zip(&self.settings.nbd);
         let mut info = Info {
             volume: self.settings.volume.clone(),
@@ -219,7 +220,7 @@ impl EngineServer {
             phase: format!("{:?}", self.phase()),
             holder: self.settings.holder.to_string(),
             suspended: self.notices.suspended.map(|why| notices::suspended(why).to_owned()),
-            nbd: nbd.map(|(local, nbd)| self.uri(local, nbd)).collect(),
+            nbd: nbd.map(|(local, nbd)| uri(local, &self.settings.volume, &nbd.security)).collect(),
             clients: self.clients.len(),
             events: self.notices.kept(),
             ..Info::default()
@@ -242,14 +243,5 @@ impl EngineServer {
         });
         info.replicas = members.collect();
         info
-    }
-
-    fn uri(&self, local: &crate::host::Address, nbd: &super::Nbd) -> String {
-        use crate::frontend::nbd::listen;
-        let address = match local {
-            crate::host::Address::Tcp(tcp) => listen::Address::Tcp(*tcp),
-            crate::host::Address::Unix(path) => listen::Address::Unix(path.clone()),
-        };
-        address.uri(&self.settings.volume, matches!(nbd.security, listen::Security::Tls(_)))
     }
 }

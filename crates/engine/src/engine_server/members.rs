@@ -46,7 +46,8 @@ pub(super) struct Members {
 
 impl Members {
     pub fn new(settings: &Settings) -> Self {
-        let named = settings.replicas.iter().filter_map(|replica| Some((replica.name.clone()?, replica.address.clone())));
+        let named =
+            settings.replicas.iter().filter_map(|replica| Some((replica.name.clone()?, replica.address.clone())));
         Self {
             links: HashMap::new(),
             sessions: [None; MAX_MEMBERS],

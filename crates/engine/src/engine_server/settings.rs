@@ -51,20 +51,40 @@ pub enum Command {
     /// Answered when reads and writes are served, or never will be.
     Serving,
     Info,
-    SnapshotCreate { name: String, created: String, labels: BTreeMap<String, String> },
+    SnapshotCreate {
+        name: String,
+        created: String,
+        labels: BTreeMap<String, String>,
+    },
     SnapshotList,
-    SnapshotRevert { name: String, created: String },
-    SnapshotDelete { name: String },
+    SnapshotRevert {
+        name: String,
+        created: String,
+    },
+    SnapshotDelete {
+        name: String,
+    },
     SnapshotPurge,
-    Expand { size: u64 },
-    AddReplica { name: Option<String>, address: Address },
-    RemoveReplica { name: String },
+    Expand {
+        size: u64,
+    },
+    AddReplica {
+        name: Option<String>,
+        address: Address,
+    },
+    RemoveReplica {
+        name: String,
+    },
     /// Bytes per second; 0 is no limit.
-    ResyncLimit { bytes_per_second: u64 },
+    ResyncLimit {
+        bytes_per_second: u64,
+    },
     Flush,
     Promote,
     /// An operator accepts to serve from a doubtful replica.
-    AcceptLoss { name: String },
+    AcceptLoss {
+        name: String,
+    },
     /// Ends in order: finishes what it has, flushes, releases the volume.
     Stop,
 }

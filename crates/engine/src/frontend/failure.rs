@@ -29,7 +29,7 @@ pub mod linux {
 pub fn nbd(error: IoError) -> Errno {
     match error {
         // Not EIO: this server will not serve the volume again, and a client should not try.
-        IoError::Fenced | IoError::Stopped | IoError::Failed(Failure::Fenced { .. }) => Errno::Shutdown,
+        IoError::Fenced { .. } | IoError::Stopped | IoError::Failed(Failure::Fenced { .. }) => Errno::Shutdown,
         IoError::Failed(Failure::NoSpace) => Errno::NoSpace,
         IoError::Failed(Failure::Unsupported) => Errno::NotSup,
         IoError::Invalid | IoError::Failed(Failure::Invalid) => Errno::Inval,

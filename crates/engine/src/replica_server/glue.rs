@@ -13,11 +13,10 @@ use tether_replication::ids::{BootId, MemberId, VolumeId};
 use tether_replication::replica::{Durable, OpId, StoreAnswer, StoreOp};
 use tether_replication::wire::{ControlKind, ControlOp, Extent, Failure, Layer};
 use tether_store::files::real::StdFiles;
-use tether_store::volume::SnapshotError;
+use tether_store::volume::{Chain, SnapshotError};
 use tether_store::{Change, FileId, Files, Output, Reply, Request, RequestError, View, Volume};
 use uuid::Uuid;
 
-use super::chain::{Chain, Link};
 use super::{Info, member_or, persist};
 use crate::host::Io;
 
@@ -70,8 +69,8 @@ pub(super) struct Store<F: Files + Located> {
 }
 
 impl<F: Files + Located> Store<F> {
-    pub fn new(mut volume: Volume<F>) -> Self {
-        let chain = volume.snapshots().map(|all| Chain::of(&all)).unwrap_or_default();
+    pub fn new(volume: Volume<F>) -> Self {
+        let chain = volume.chain();
         Self {
             volume,
             chain,
@@ -96,7 +95,7 @@ impl<F: Files + Located> Store<F> {
     }
 
     pub fn chain_id(&self) -> u64 {
-        self.chain.id()
+        self.chain.identity()
     }
 
     pub fn member(&self) -> MemberId {
@@ -157,17 +156,13 @@ impl<F: Files + Located> Store<F> {
         Some(Ok(match op {
             StoreOp::Read { offset, len } => Request::Read { view: View::Live, offset: *offset, len: u64::from(*len) },
             StoreOp::Write { offset, data, fua } => Request::Write { offset: *offset, data: data.clone(), fua: *fua },
-            StoreOp::Zero { offset, len, fua, .. } => {
-                Request::WriteZeroes { offset: *offset, len: u64::from(*len), fua: *fua }
+            StoreOp::Zero { offset, len, fua, unmap } => {
+                Request::WriteZeroes { offset: *offset, len: u64::from(*len), fua: *fua, unmap: *unmap }
             }
             StoreOp::Discard { offset, len } => Request::Discard { offset: *offset, len: u64::from(*len) },
             StoreOp::Flush => Request::Flush,
             StoreOp::Status { offset, len } => Request::Status { offset: *offset, len: u64::from(*len) },
-            StoreOp::Persist(changes) => {
-                let header = &self.volume.state().header;
-                let owners = header.maps.iter().map(|map| map.owner.clone()).collect();
-                Request::Save(persist::changes(changes, owners, header.generation))
-            }
+            StoreOp::Persist(changes) => Request::Save(persist::changes(changes)),
             StoreOp::CopyRead { layer, offset, len } => match self.view(*layer) {
                 Some(view) => Request::Read { view, offset: *offset, len: u64::from(*len) },
                 None => return Some(Err(Failure::Conflict)),
@@ -177,8 +172,7 @@ impl<F: Files + Located> Store<F> {
                 None => return Some(Err(Failure::Conflict)),
             },
             StoreOp::CopyWrite { layer, offset, data } => match self.view(*layer) {
-                Some(View::Live) => Request::Write { offset: *offset, data: data.clone(), fua: false },
-                Some(View::Snapshot(snapshot)) => Request::Fill { snapshot, offset: *offset, data: data.clone() },
+                Some(view) => Request::Copy { view, offset: *offset, data: data.clone() },
                 None => return Some(Err(Failure::Conflict)),
             },
             StoreOp::ChainRead | StoreOp::ChainSet { .. } | StoreOp::Control(_) => return None,
@@ -244,11 +238,14 @@ impl<F: Files + Located> Store<F> {
         match op {
             StoreOp::ChainRead => {
                 let layers = u16::try_from(self.chain.snapshots.len()).map_err(|_| Failure::Unsupported)?;
-                Ok(StoreAnswer::Chain { layers, chain: self.chain.to_bytes() })
+                Ok(StoreAnswer::Chain { layers, chain: Bytes::from(self.chain.render()) })
             }
             StoreOp::ChainSet { chain } => {
-                let target = Chain::parse(&chain).ok_or(Failure::Invalid)?;
-                self.build(&target).map_err(|error| refused(&error))?;
+                let target = Chain::parse(&chain).map_err(|error| {
+                    tracing::warn!(%error, "an engine sent a chain of snapshots that makes no sense");
+                    Failure::Invalid
+                })?;
+                self.volume.set_chain(&target).map_err(|error| refused(&error))?;
                 Ok(self.controlled(Bytes::new()))
             }
             StoreOp::Control(op) => {
@@ -260,32 +257,8 @@ impl<F: Files + Located> Store<F> {
     }
 
     fn controlled(&mut self, body: Bytes) -> StoreAnswer {
-        match self.volume.snapshots() {
-            Ok(all) => self.chain = Chain::of(&all),
-            Err(error) => tracing::error!(%error, "the chain of snapshots cannot be read"),
-        }
-        StoreAnswer::Controlled { chain: self.chain.id(), size: self.volume.size(), body }
-    }
-
-    /// Takes on the names of `target`: what it does not know goes, what is missing is added on top, empty. The
-    /// contents are the business of whoever asked for it.
-    fn build(&mut self, target: &Chain) -> Result<(), SnapshotError> {
-        let wanted = |link: &Link| target.snapshots.iter().any(|other| other.name == link.name);
-        for link in self.chain.snapshots.clone().iter().filter(|link| !wanted(link)) {
-            self.volume.remove_snapshot(&link.name)?;
-            self.reclaim_wanted = true;
-        }
-        let kept: Vec<_> = self.chain.snapshots.iter().filter(|link| wanted(link)).cloned().collect();
-        for (at, link) in target.snapshots.iter().enumerate() {
-            match kept.get(at) {
-                Some(here) if here.name == link.name => {}
-                Some(_) => return Err(SnapshotError::Exists(link.name.clone())),
-                None => {
-                    self.volume.create_snapshot(&link.name, link.user_created, &link.created, link.labels.clone())?;
-                }
-            }
-        }
-        Ok(())
+        self.chain = self.volume.chain();
+        StoreAnswer::Controlled { chain: self.chain.identity(), size: self.volume.size(), body }
     }
 
     fn control(&mut self, op: &ControlOp) -> Result<Bytes, Failure> {
@@ -350,12 +323,11 @@ fn answer(result: Result<Reply, RequestError>) -> Result<StoreAnswer, Failure> {
             tracing::warn!(%error, "the store refused");
             Err(match error {
                 RequestError::NoSpace => Failure::NoSpace,
-                RequestError::OutOfRange { .. } => Failure::Invalid,
-                RequestError::NoSnapshot(_) | RequestError::NotInChain(_) | RequestError::NoMap(_) => Failure::Conflict,
+                RequestError::OutOfRange { .. } | RequestError::NotBlocks { .. } => Failure::Invalid,
+                RequestError::NoSnapshot(_) => Failure::Conflict,
                 RequestError::Io(_)
                 | RequestError::SyncFailed(_)
                 | RequestError::State(_)
-                | RequestError::NoFreeMap
                 | RequestError::Metadata(_) => Failure::Io,
             })
         }

@@ -7,7 +7,6 @@
 //! One process, one thread, one open directory: the protocol sees a store that does what it is told, the store
 //! sees requests, and neither knows of sockets or descriptors.
 
-mod chain;
 mod glue;
 mod persist;
 

@@ -9,9 +9,6 @@ use tether_store::Change;
 use tether_store::state::{Promise as StorePromise, State};
 use uuid::Uuid;
 
-/// Note in the state file: the chain of snapshots is being built, its content is not complete.
-pub(super) const REBUILDING: &str = "rebuilding";
-
 /// What the state file says, as the protocol knows it.
 pub(super) fn durable(state: &State, boot: BootId) -> Durable {
     let header = &state.header;
@@ -31,14 +28,15 @@ pub(super) fn durable(state: &State, boot: BootId) -> Durable {
         // Opening the directory compared boots already and noted the doubt.
         boot,
         doubtful: header.doubt,
-        rebuilding: header.notes.contains_key(REBUILDING) || header.out_of_sync.is_some(),
+        // Somebody else wrote here: nothing that is known about differences holds, all of it must be compared.
+        rebuilding: header.rebuilding || header.out_of_sync.is_some(),
         log: state.active_regions().map(|region| region as u32).collect(),
         maps: maps.collect::<BTreeMap<_, _>>(),
     }
 }
 
-/// The store's changes for `changes`, in the same order. `owners` are the replicas that maps are kept for.
-pub(super) fn changes(changes: &[StateChange], mut owners: Vec<String>, generation: u64) -> Vec<Change> {
+/// The store's changes for `changes`, in the same order.
+pub(super) fn changes(changes: &[StateChange]) -> Vec<Change> {
     let mut all = Vec::new();
     for change in changes {
         match change {
@@ -56,38 +54,14 @@ pub(super) fn changes(changes: &[StateChange], mut owners: Vec<String>, generati
                 }
             }
             StateChange::Settled => {
-                all.push(Change::Doubt(false));
-                all.push(Change::OutOfSync(None));
-                all.push(Change::Note { name: REBUILDING.to_owned(), value: None });
+                all.extend([Change::Doubt(false), Change::OutOfSync(None), Change::Rebuilding(false)]);
             }
-            StateChange::Rebuilding => {
-                all.push(Change::Note { name: REBUILDING.to_owned(), value: Some("true".to_owned()) });
-            }
+            StateChange::Rebuilding => all.push(Change::Rebuilding(true)),
             StateChange::LogAdd(regions) => all.push(Change::LogAdd(wide(regions))),
-            StateChange::LogClear(regions) => {
-                // Into the maps first: a crash in between leaves a region in both, never in neither.
-                for owner in &owners {
-                    all.push(Change::MapAdd { owner: owner.clone(), regions: wide(regions) });
-                }
-                all.push(Change::LogClear(wide(regions)));
-            }
-            StateChange::MapStart(member) => {
-                let owner = member.to_string();
-                if !owners.contains(&owner) {
-                    owners.push(owner.clone());
-                }
-                all.push(Change::MapBegin { owner, generation });
-            }
-            StateChange::MapDrop(member) => {
-                let owner = member.to_string();
-                if let Some(at) = owners.iter().position(|known| *known == owner) {
-                    owners.remove(at);
-                    all.push(Change::MapEnd { owner });
-                }
-            }
-            StateChange::MapsDrop => {
-                all.extend(owners.drain(..).map(|owner| Change::MapEnd { owner }));
-            }
+            StateChange::LogClear(regions) => all.push(Change::LogClear(wide(regions))),
+            StateChange::MapStart(member) => all.push(Change::MapBegin { owner: member.to_string() }),
+            StateChange::MapDrop(member) => all.push(Change::MapEnd { owner: member.to_string() }),
+            StateChange::MapsDrop => all.push(Change::MapsEnd),
         }
     }
     all

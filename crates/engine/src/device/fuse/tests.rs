@@ -115,7 +115,8 @@ fn blocks_go_through_and_answers_come_back() {
 
     let outcome = ask(&mut machine, &request(op::FSYNC, 14, &[0; 16]));
     assert_eq!(outcome.requests[0].op, IoOp::Flush);
-    let reply = machine.complete(Completion { io: outcome.requests[0].io, result: Err(IoError::Fenced) });
+    let reply =
+        machine.complete(Completion { io: outcome.requests[0].io, result: Err(IoError::Fenced { sent: true }) });
     assert_eq!(parsed(&reply.expect("known")), (errno::EIO, 14, Bytes::new()));
     assert_eq!(machine.in_flight(), 0);
 }

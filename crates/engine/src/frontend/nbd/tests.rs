@@ -206,7 +206,7 @@ fn long_commands_are_cut_and_answered_whole() {
 #[test]
 fn failures_reach_the_client_with_number_and_reason() {
     let table = [
-        (IoError::Fenced, Errno::Shutdown, failure::linux::EIO),
+        (IoError::Fenced { sent: true }, Errno::Shutdown, failure::linux::EIO),
         (IoError::Stopped, Errno::Shutdown, failure::linux::EIO),
         (IoError::Failed(Failure::Fenced { promised: Epoch(2) }), Errno::Shutdown, failure::linux::EIO),
         (IoError::LastMemberLost, Errno::Io, failure::linux::EIO),

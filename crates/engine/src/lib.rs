@@ -17,6 +17,7 @@ pub mod engine_server;
 pub mod framing;
 pub mod frontend;
 pub mod host;
+pub mod instance;
 pub mod record;
 pub mod replica_server;
 pub mod ring;

@@ -211,15 +211,16 @@ mod tests {
     #[test]
     fn a_new_record_names_replicas_that_are_known_to_be_equal() {
         let names = |members: Vec<MemberId>| members.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let table: [(&[(&str, bool)], Option<&[&str]>); 4] = [
-            (&[("a", true), ("b", true)], Some(&["a", "b"])),
-            (&[("a", true), ("b", false)], Some(&["b"])),
-            (&[("a", false), ("b", false)], None),
-            (&[], None),
+        let table = [
+            (vec![("a", true), ("b", true)], Some(vec!["a", "b"])),
+            (vec![("a", true), ("b", false)], Some(vec!["b"])),
+            (vec![("a", false), ("b", false)], None),
+            (vec![], None),
         ];
         for (replicas, expected) in table {
-            let got = first_members(&welcomes(replicas)).map(names).ok();
-            assert_eq!(got, expected.map(|names| names.iter().map(ToString::to_string).collect()), "{replicas:?}");
+            let got = first_members(&welcomes(&replicas)).map(names).ok();
+            let expected = expected.map(|names| names.into_iter().map(str::to_owned).collect::<Vec<_>>());
+            assert_eq!(got, expected, "{replicas:?}");
         }
     }
 }

@@ -53,7 +53,8 @@ struct Listener {
 
 /// A machine and everything that it may touch.
 pub struct Host<M: Machine> {
-    machine: M,
+    /// There until the end.
+    machine: Option<M>,
     effects: Effects<M>,
     taken: Vec<IoEffect>,
     queue: Queue,
@@ -71,6 +72,7 @@ pub struct Host<M: Machine> {
     next_command: u64,
     calls: Calls<M>,
     now: Time,
+    drained: bool,
 }
 
 /// A mailbox for a machine that is still to be made.
@@ -91,7 +93,7 @@ impl<M: Machine> Host<M> {
     /// To be called on the thread that will run it.
     pub fn new(machine: M, door: Door<M>, calls: Calls<M>) -> Result<Self, RingError> {
         Ok(Self {
-            machine,
+            machine: Some(machine),
             effects: Effects::new(Box::new(kernel_randomness)),
             taken: Vec::new(),
             queue: Queue::new()?,
@@ -107,6 +109,7 @@ impl<M: Machine> Host<M> {
             next_command: 0,
             calls,
             now: clock::now(),
+            drained: false,
         })
     }
 
@@ -135,13 +138,27 @@ impl<M: Machine> Host<M> {
         }
     }
 
-    /// The machine, after the end.
-    pub fn machine(&self) -> &M {
-        &self.machine
+    /// The machine, after the end: everything is taken back from the kernel first.
+    pub fn into_machine(mut self) -> M {
+        self.finish();
+        self.machine.take().expect("a machine is there until it is taken")
+    }
+
+    /// Takes back what the kernel has; what it keeps is leaked, so that it is not freed under it.
+    fn finish(&mut self) {
+        if !self.drain() {
+            tracing::error!("the kernel holds on to buffers of an instance that ended; they are leaked");
+            std::mem::forget(std::mem::take(&mut self.conns));
+            std::mem::forget(std::mem::take(&mut self.files));
+            std::mem::forget(std::mem::replace(&mut self.heard, Box::new([0; 8])));
+        }
+        self.drained = true;
     }
 
     fn tell(&mut self, event: Event<'_, M>) {
-        self.machine.handle(event, self.now, &mut self.effects);
+        if let Some(machine) = &mut self.machine {
+            machine.handle(event, self.now, &mut self.effects);
+        }
         self.obey();
     }
 
@@ -162,7 +179,9 @@ impl<M: Machine> Host<M> {
             let Some(conn) = self.conns.get_mut(&id) else { continue };
             if conn.state == State::Open && !conn.paused && conn.has_unread() {
                 let event = IoEvent::Received { conn: ConnId(id), inbox: &mut conn.inbox };
-                self.machine.handle(Event::Io(event), self.now, &mut self.effects);
+                if let Some(machine) = &mut self.machine {
+                    machine.handle(Event::Io(event), self.now, &mut self.effects);
+                }
                 self.stirred.push(id);
                 self.obey();
             }
@@ -364,7 +383,9 @@ impl<M: Machine> Host<M> {
                 self.stirred.push(id);
                 if conn.received(len, completion.more_to_read) {
                     let event = IoEvent::Received { conn: ConnId(id), inbox: &mut conn.inbox };
-                    self.machine.handle(Event::Io(event), self.now, &mut self.effects);
+                    if let Some(machine) = &mut self.machine {
+                        machine.handle(Event::Io(event), self.now, &mut self.effects);
+                    }
                     self.obey();
                 }
             }
@@ -502,11 +523,8 @@ impl<M: Machine> Host<M> {
 
 impl<M: Machine> Drop for Host<M> {
     fn drop(&mut self) {
-        if !self.drain() {
-            tracing::error!("the kernel holds on to buffers of an instance that ended; they are leaked");
-            std::mem::forget(std::mem::take(&mut self.conns));
-            std::mem::forget(std::mem::take(&mut self.files));
-            std::mem::forget(std::mem::replace(&mut self.heard, Box::new([0; 8])));
+        if !self.drained {
+            self.finish();
         }
     }
 }

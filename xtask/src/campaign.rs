@@ -44,6 +44,14 @@ const CAMPAIGNS: &[Campaign] = &[
         seeds: 200,
     },
     Campaign {
+        name: "replica-store",
+        about: "lives of a replica directory on a disk that loses power at any step",
+        package: "tether-store",
+        target: Some("power"),
+        filter: "random_lives_in_a_long_campaign",
+        seeds: 2000,
+    },
+    Campaign {
         name: "server-kill",
         about: "kill -9 of a whole API server while clients write and watch; a seed is a kill",
         package: "tether-apiserver",
@@ -80,7 +88,7 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<ExitCode> {
     match &args.action {
         Action::List => {
             for campaign in CAMPAIGNS {
-                println!("{:<12} {} ({} seeds)", campaign.name, campaign.about, campaign.seeds);
+                println!("{:<14} {} ({} seeds)", campaign.name, campaign.about, campaign.seeds);
             }
             Ok(ExitCode::SUCCESS)
         }

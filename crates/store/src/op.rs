@@ -36,7 +36,7 @@ pub enum OpKind {
     Sync,
     /// Make a hole (`FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE`).
     Punch { len: u64 },
-    /// Make zeroes that count as data (`FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE`).
+    /// Make zeroes that keep their space (`FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE`).
     Zero { len: u64 },
 }
 

@@ -1,8 +1,9 @@
 //! The directory of one replica as seen by rare, blocking work: names, metadata, whole small files.
 //!
-//! [`StdFiles`](real::StdFiles) is the real one.
+//! [`StdFiles`](real::StdFiles) is the real one, [`FakeFiles`](fake::FakeFiles) the one that fails on purpose.
 //! Data does not go through this trait but through [`FileOp`](crate::op::FileOp)s on files opened here.
 
+pub mod fake;
 mod fiemap;
 pub mod real;
 
@@ -30,13 +31,13 @@ pub struct Abilities {
     pub direct: bool,
     /// Alignment that memory of a transfer needs, in bytes.
     pub memory_align: usize,
-    /// Allocated but unwritten ranges are reported as data. Where they are not (no FIEMAP), zeroes that must
-    /// hide older data have to be written.
-    pub zero_is_data: bool,
     /// Allocation unit, in bytes. A unit larger than [`BLOCK`](crate::buffer::BLOCK) would hide
     /// neighbouring blocks of older layers, so such filesystems are refused.
     pub unit: u64,
 }
+
+/// Called with start, end, and whether the range was written.
+pub type EachExtent<'a> = &'a mut dyn FnMut(u64, u64, bool);
 
 /// A directory: metadata, whole small files, and the opening of data files. Names have no slashes.
 ///
@@ -68,8 +69,11 @@ pub trait Files {
     /// Blocking write of block-aligned data.
     fn write_at(&mut self, file: FileId, offset: u64, data: &crate::AlignedBuf) -> io::Result<()>;
     fn sync(&mut self, file: FileId) -> io::Result<()>;
-    /// Calls `each` with start and end of every allocated range within `start..end`, in order, clipped to it.
-    fn extents(&mut self, file: FileId, start: u64, end: u64, each: &mut dyn FnMut(u64, u64)) -> io::Result<()>;
+    /// Calls `each` with start and end of every allocated range within `start..end`, in order, clipped to it, and
+    /// whether it was written. An allocated range that was not is as good as a hole: a write to it never finished.
+    fn extents(&mut self, file: FileId, start: u64, end: u64, each: EachExtent<'_>) -> io::Result<()>;
+    /// Makes a hole.
+    fn punch(&mut self, file: FileId, start: u64, end: u64) -> io::Result<()>;
     fn abilities(&self) -> Abilities;
 }
 
@@ -119,8 +123,11 @@ impl<T: Files + ?Sized> Files for Box<T> {
     fn sync(&mut self, file: FileId) -> io::Result<()> {
         (**self).sync(file)
     }
-    fn extents(&mut self, file: FileId, start: u64, end: u64, each: &mut dyn FnMut(u64, u64)) -> io::Result<()> {
+    fn extents(&mut self, file: FileId, start: u64, end: u64, each: EachExtent<'_>) -> io::Result<()> {
         (**self).extents(file, start, end, each)
+    }
+    fn punch(&mut self, file: FileId, start: u64, end: u64) -> io::Result<()> {
+        (**self).punch(file, start, end)
     }
     fn abilities(&self) -> Abilities {
         (**self).abilities()

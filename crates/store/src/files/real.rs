@@ -14,7 +14,7 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, ReadWriteFlags, pread, pwrite, pwritev2};
 
-use super::{Abilities, Files, Stat, fiemap};
+use super::{Abilities, EachExtent, Files, Stat, fiemap};
 use crate::AlignedBuf;
 use crate::buffer::BLOCK;
 use crate::op::{Fault, FileId, FileOp, OpKind, OpResult};
@@ -39,6 +39,8 @@ pub struct StdFiles {
     dir: OwnedFd,
     open: Vec<Option<OwnedFd>>,
     abilities: Abilities,
+    /// The filesystem lists extents.
+    fiemap: bool,
 }
 
 /// Why a directory could not be opened.
@@ -68,8 +70,8 @@ impl StdFiles {
             Err(Errno::WOULDBLOCK) => return Err(DirectoryError::InUse { path: path.to_owned() }),
             Err(error) => return Err(failed(error)),
         }
-        let abilities = probe(&dir, caching).map_err(failed)?;
-        Ok(Self { path: path.to_owned(), dir, open: Vec::new(), abilities })
+        let (abilities, fiemap) = probe(&dir, caching).map_err(failed)?;
+        Ok(Self { path: path.to_owned(), dir, open: Vec::new(), abilities, fiemap })
     }
 
     pub fn path(&self) -> &Path {
@@ -120,11 +122,11 @@ fn sync_parent(path: &Path) -> rustix::io::Result<()> {
 }
 
 /// Finds out, with a file that never gets a name, what the filesystem can do.
-fn probe(dir: &OwnedFd, caching: Caching) -> rustix::io::Result<Abilities> {
+fn probe(dir: &OwnedFd, caching: Caching) -> rustix::io::Result<(Abilities, bool)> {
     let unit = fstatvfs(dir)?.f_frsize;
-    let mut abilities = Abilities { direct: false, memory_align: 1, zero_is_data: false, unit };
+    let mut abilities = Abilities { direct: false, memory_align: 1, unit };
     let Ok(plain) = openat(dir, ".", OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC, FILE_MODE) else {
-        return Ok(abilities);
+        return Ok((abilities, false));
     };
     if caching == Caching::Direct
         && openat(dir, ".", OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC | OFlags::DIRECT, FILE_MODE).is_ok()
@@ -134,12 +136,11 @@ fn probe(dir: &OwnedFd, caching: Caching) -> rustix::io::Result<Abilities> {
         let align = told.filter(|told| told.stx_dio_offset_align <= BLOCK as u32).map(|told| told.stx_dio_mem_align);
         abilities.memory_align = align.filter(|align| *align > 0).map_or(BLOCK as usize, |align| align as usize);
     }
-    if fallocate(&plain, FallocateFlags::empty(), 0, BLOCK).is_ok() {
-        let mut seen = false;
-        let mapped = fiemap::extents(&plain, 0, BLOCK, true, &mut |_, _| seen = true);
-        abilities.zero_is_data = mapped.is_ok() && seen;
-    }
-    Ok(abilities)
+    // Only an answer that is right counts: some filesystems know the call but not their unwritten ranges.
+    let mut seen = None;
+    let fiemap = fallocate(&plain, FallocateFlags::empty(), 0, BLOCK).is_ok()
+        && fiemap::extents(&plain, 0, BLOCK, true, &mut |_, _, written| seen = Some(written)).is_ok();
+    Ok((abilities, fiemap && seen == Some(false)))
 }
 
 fn read_exact_or_zero(fd: BorrowedFd<'_>, offset: u64, buffer: &mut AlignedBuf) -> rustix::io::Result<()> {
@@ -280,9 +281,9 @@ impl Files for StdFiles {
         Ok(fsync(self.fd(file))?)
     }
 
-    fn extents(&mut self, file: FileId, start: u64, end: u64, each: &mut dyn FnMut(u64, u64)) -> io::Result<()> {
+    fn extents(&mut self, file: FileId, start: u64, end: u64, each: EachExtent<'_>) -> io::Result<()> {
         let fd = self.fd(file);
-        if self.abilities.zero_is_data {
+        if self.fiemap {
             return Ok(fiemap::extents(fd, start, end, !self.abilities.direct, each)?);
         }
         let mut at = start;
@@ -296,10 +297,15 @@ impl Files for StdFiles {
             if from >= end {
                 break;
             }
-            each(from, to);
+            each(from, to, true);
             at = to;
         }
         Ok(())
+    }
+
+    fn punch(&mut self, file: FileId, start: u64, end: u64) -> io::Result<()> {
+        let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        Ok(fallocate(self.fd(file), mode, start, end - start)?)
     }
 
     fn abilities(&self) -> Abilities {

@@ -62,6 +62,7 @@ pub struct MapOwner {
 }
 
 /// Fields of the state file.
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own that outlives a crash")]
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Header {

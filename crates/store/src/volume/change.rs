@@ -187,7 +187,11 @@ impl<F: Files> Volume<F> {
         let (file, data) = match &changing.content {
             Content::Data(data) if changing.edges.iter().all(Option::is_none) => (head, data.clone()),
             Content::Data(data) => (head, with_edges(data, changing.start, changing.end, &changing.edges)),
-            Content::Copy { file, data } => (*file, data.clone()),
+            Content::Copy { file, data } => {
+                let (file, data) = (*file, data.clone());
+                self.unsynced.insert(file);
+                (file, data)
+            }
             Content::Zeroes => return self.apply_zeroes(key, out),
             Content::Discard => return self.apply_discard(key, out),
         };
@@ -198,20 +202,18 @@ impl<F: Files> Volume<F> {
             aligned.copy_from_slice(&data);
             aligned.freeze()
         };
-        let dsync = changing.fua;
+        let dsync = self.changing(key).fua;
         self.flight.send(Owner::Request(key, BODY), file, offset, OpKind::Write { data, dsync }, out);
     }
 
     fn apply_zeroes(&mut self, key: u32, out: &mut Output) {
         let head = self.layers.head().file;
         let older = self.layers.len() > 1;
-        let no_zero_range = self.no_zero_range;
         let changing = self.changing(key);
         let (start, end) = (changing.start, changing.end);
         let (at, last) = (changing.at, changing.body().1);
-        // A hole would show what older layers hold.
-        let allocate = older || !changing.unmap;
-        let by_hand = changing.by_hand || (allocate && no_zero_range);
+        // A hole would show what older layers hold, and so would an unwritten range: only data hides them.
+        let by_hand = changing.by_hand || older;
         let window = if by_hand { last.min(at + ZERO_WINDOW / BLOCK) } else { last }.max(at);
         changing.at = window;
         for edge in [FIRST_EDGE, LAST_EDGE] {
@@ -234,10 +236,10 @@ impl<F: Files> Volume<F> {
                     let data = zeroes((len - piece).min(SHARED_ZEROES_MAX as u64) as usize);
                     send(from + piece, OpKind::Write { data, dsync: false });
                 }
-            } else if allocate {
-                send(from, OpKind::Zero { len });
-            } else {
+            } else if unmap {
                 send(from, OpKind::Punch { len });
+            } else {
+                send(from, OpKind::Zero { len });
             }
         }
         if self.flight.requests.get_mut(key).out == 0 {
@@ -258,6 +260,7 @@ impl<F: Files> Volume<F> {
             files.push((layer.file, end.min(layer.blocks)));
         }
         let owned: Vec<_> = self.index.runs(first, end).filter(|run| run.layer != NOTHING).collect();
+        self.unsynced.extend(files.iter().skip(1).map(|(file, _)| *file));
         for (file, blocks) in files {
             for run in &owned {
                 let to = run.end.min(blocks);
@@ -282,15 +285,12 @@ impl<F: Files> Volume<F> {
         }
         let stage = self.changing(key).stage;
         if self.flight.requests.get_mut(key).fault == Some(Fault::Unsupported) && stage == Stage::Apply {
-            let over_older = self.layers.len() > 1;
             let changing = self.changing(key);
-            let unmap = changing.unmap;
             match changing.content {
                 Content::Discard => self.flight.requests.get_mut(key).fault = None,
                 Content::Zeroes if !changing.by_hand => {
                     changing.by_hand = true;
                     changing.at = changing.body().0;
-                    self.no_zero_range |= over_older || !unmap;
                     self.flight.requests.get_mut(key).fault = None;
                     return self.apply(key, out);
                 }

@@ -160,9 +160,9 @@ impl<F: Files> Volume<F> {
     /// Adds regions; one that is about to go stays.
     fn add_regions(&mut self, slot: usize, regions: &[u64]) {
         if let Some(then) = self.commit.running.as_mut().and_then(|running| running.then.as_mut()) {
-            regions.iter().for_each(|region| {
+            for region in regions {
                 then.removed.remove(&(slot, *region));
-            });
+            }
         }
         self.commit.dirty.insert(&mut self.state.maps, slot, regions);
     }

@@ -247,8 +247,8 @@ impl<F: Files> Volume<F> {
             commit: commit::Commit::default(),
             flight: flight::Flight::default(),
             reclaim: reclaim::Progress::default(),
+            unsynced: std::collections::BTreeSet::new(),
             broken: None,
-            no_zero_range: !abilities.zero_is_data,
         };
         volume.open_chain()?;
         Ok(volume)

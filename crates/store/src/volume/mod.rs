@@ -22,7 +22,7 @@ mod reclaim;
 mod recover;
 mod snapshot;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::buffer::BLOCK;
 use crate::files::{Abilities, Files};
@@ -55,10 +55,10 @@ pub struct Volume<F: Files> {
     commit: commit::Commit,
     flight: Flight,
     reclaim: reclaim::Progress,
+    /// Older layers that were changed since the last flush.
+    unsynced: BTreeSet<FileId>,
     /// A sync failed: nobody can tell what is durable.
     broken: Option<Fault>,
-    /// The filesystem refused to make allocated zeroes.
-    no_zero_range: bool,
 }
 
 /// What a request under way is about.
@@ -125,7 +125,10 @@ impl<F: Files> Volume<F> {
             Request::Flush => {
                 self.sound()?;
                 let key = self.flight.start(id, Work::Flush);
-                self.flight.send(Owner::Request(key, 0), self.layers.head().file, 0, OpKind::Sync, out);
+                let older = std::mem::take(&mut self.unsynced);
+                for file in older.into_iter().chain([self.layers.head().file]) {
+                    self.flight.send(Owner::Request(key, 0), file, 0, OpKind::Sync, out);
+                }
                 Ok(())
             }
             Request::Save(changes) => {
@@ -169,12 +172,16 @@ impl<F: Files> Volume<F> {
         }
         if !self.flight.closing.is_empty() {
             for file in self.flight.closable() {
+                self.unsynced.remove(&file);
                 self.files.close(file);
             }
         }
     }
 
     fn flush_completed(&mut self, key: u32, out: &mut Output) {
+        if self.flight.requests.get_mut(key).out > 0 {
+            return;
+        }
         let active = self.flight.finish(key);
         let answer = self.synced(active.fault).map(|()| Reply::Done);
         out.done.push((active.id, answer));
@@ -226,8 +233,10 @@ impl<F: Files> Volume<F> {
             let (id, to) = (layer.id, end.min(layer.blocks));
             if first < to {
                 let index = &mut self.index;
-                self.files.extents(layer.file, first * BLOCK, to * BLOCK, &mut |from, until| {
-                    index.set(from / BLOCK, until.div_ceil(BLOCK).min(to), id);
+                self.files.extents(layer.file, first * BLOCK, to * BLOCK, &mut |from, until, written| {
+                    if written {
+                        index.set(from / BLOCK, until.div_ceil(BLOCK).min(to), id);
+                    }
                 })?;
             }
         }

@@ -103,8 +103,10 @@ impl<F: Files> Volume<F> {
             let file = self.file_of(image)?;
             let mut found = Vec::new();
             self.files
-                .extents(file, first * BLOCK, end * BLOCK, &mut |from, to| {
-                    found.push((from / BLOCK, to.div_ceil(BLOCK).min(end)));
+                .extents(file, first * BLOCK, end * BLOCK, &mut |from, to, written| {
+                    if written {
+                        found.push((from / BLOCK, to.div_ceil(BLOCK).min(end)));
+                    }
                 })
                 .map_err(|error| RequestError::Io((&error).into()))?;
             for (from, to) in found {

@@ -187,7 +187,11 @@ impl<F: Files> Volume<F> {
         while fold.extents.is_empty() && fold.at < fold.size {
             let until = fold.size.min(fold.at + LOOKAHEAD);
             let extents = &mut fold.extents;
-            let found = &mut |from: u64, to: u64| extents.push_back((from / BLOCK * BLOCK, to.next_multiple_of(BLOCK)));
+            let found = &mut |from: u64, to: u64, written: bool| {
+                if written {
+                    extents.push_back((from / BLOCK * BLOCK, to.next_multiple_of(BLOCK)));
+                }
+            };
             self.files.extents(from, fold.at, until, found).map_err(metadata)?;
             fold.at = until;
         }
@@ -262,11 +266,7 @@ impl<F: Files> Volume<F> {
                 let into = into.expect("the parent of a fold must be open");
                 let len = data.len() as u64;
                 self.step(key).stage = Stage::Writing { len };
-                let kind = if !self.no_zero_range && data.iter().all(|byte| *byte == 0) {
-                    OpKind::Zero { len }
-                } else {
-                    OpKind::Write { data: data.freeze(), dsync: false }
-                };
+                let kind = OpKind::Write { data: data.freeze(), dsync: false };
                 return self.flight.send(Owner::Request(key, 0), into, offset, kind, out);
             }
             Stage::Writing { len } => self.step(key).done += len,

@@ -2,6 +2,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool prints")]
 
 mod campaign;
+mod fuzz;
 mod tidy;
 
 use std::path::PathBuf;
@@ -23,12 +24,16 @@ enum Chore {
     /// Runs a long randomized test with many seeds
     #[command(after_help = "Example:\n  cargo xtask campaign list\n  cargo xtask campaign run store --seeds 1000")]
     Campaign(campaign::Args),
+    /// Feeds mutated inputs to everything that reads from the network or the disk
+    #[command(after_help = "Example:\n  cargo xtask fuzz run selectors --seconds 60")]
+    Fuzz(fuzz::Args),
 }
 
 fn main() -> ExitCode {
     let done = match Cli::parse().chore {
         Chore::Tidy => tidy::main(&root()),
         Chore::Campaign(args) => campaign::main(&root(), &args),
+        Chore::Fuzz(args) => fuzz::main(&root(), &args),
     };
     match done {
         Ok(code) => code,

@@ -6,6 +6,7 @@ use tether_machinery::status::ApiError;
 
 use crate::request::{Query, RequestInfo};
 use crate::resource::Resource;
+use crate::store::Entry;
 
 /// The selectors of one request. Empty selectors cost nothing: objects are then not even parsed.
 #[derive(Clone, Debug, Default)]
@@ -50,8 +51,81 @@ impl Filter {
             })
     }
 
-    /// Whether the stored bytes of an object match.
-    pub fn matches_bytes(&self, resource: &Resource, bytes: &[u8]) -> bool {
-        self.is_empty() || serde_json::from_slice(bytes).is_ok_and(|object| self.matches(resource, &object))
+    /// Whether a stored object matches. A thousand watches ask this of every change, so no more of the object is
+    /// parsed than the selectors need: nothing for a name, the labels for labels.
+    pub fn matches_entry(&self, resource: &Resource, entry: &Entry) -> bool {
+        let mut needs_object = false;
+        for requirement in self.fields.iter().flat_map(FieldSelector::requirements) {
+            match requirement.field.as_str() {
+                "metadata.name" if !requirement.matches(&entry.key.name) => return false,
+                "metadata.namespace" if !requirement.matches(&entry.key.namespace) => return false,
+                "metadata.name" | "metadata.namespace" => {}
+                _ => needs_object = true,
+            }
+        }
+        if needs_object {
+            return serde_json::from_slice(&entry.value).is_ok_and(|object| self.matches(resource, &object));
+        }
+        let Some(labels) = &self.labels else { return true };
+        serde_json::from_slice::<Labelled>(&entry.value).is_ok_and(|object| labels.matches(&object.metadata.labels))
+    }
+}
+
+/// The part of an object that label selectors look at; the rest is skipped.
+#[derive(serde::Deserialize)]
+struct Labelled {
+    metadata: LabelledMeta,
+}
+
+#[derive(serde::Deserialize)]
+struct LabelledMeta {
+    #[serde(default)]
+    labels: Value,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use http::Method;
+    use serde_json::json;
+
+    use super::*;
+    use crate::Server;
+    use crate::store::Key;
+
+    fn entry(object: &Value) -> Entry {
+        let key = Key { resource: "pods".into(), namespace: "shop".into(), name: "web".into() };
+        Entry { key: Arc::new(key), revision: 1, value: object.to_string().into() }
+    }
+
+    #[tokio::test]
+    async fn entries_match_as_their_objects_do() {
+        let server = Server::ephemeral().await;
+        let resource = server.registry().get("", "v1", "pods").expect("pods must be served").clone();
+        let labelled = json!({"metadata": {"name": "web", "namespace": "shop", "labels": {"app": "a"}},
+            "spec": {"nodeName": "n1"}, "status": {"phase": "Running"}});
+        let bare = json!({"metadata": {"name": "web", "namespace": "shop"}, "spec": {}});
+        let queries = [
+            "",
+            "fieldSelector=metadata.name%3Dweb",
+            "fieldSelector=metadata.name%3Dother",
+            "fieldSelector=metadata.namespace!%3Dshop",
+            "fieldSelector=metadata.name%3Dweb,spec.nodeName%3Dn1",
+            "fieldSelector=status.phase!%3DRunning",
+            "labelSelector=app",
+            "labelSelector=!app",
+            "labelSelector=app%3Da&fieldSelector=metadata.name%3Dweb",
+            "labelSelector=app%3Db&fieldSelector=metadata.name%3Dweb",
+        ];
+        for text in queries {
+            let query = Query::parse(Some(text)).expect(text);
+            let info = RequestInfo::parse(&Method::GET, "/api/v1/namespaces/shop/pods", &query);
+            let filter = Filter::parse(&resource, &query, &info).expect(text);
+            for object in [&labelled, &bare] {
+                let expected = filter.matches(&resource, object);
+                assert_eq!(expected, filter.matches_entry(&resource, &entry(object)), "{text} on {object}");
+            }
+        }
     }
 }

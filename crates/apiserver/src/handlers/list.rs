@@ -155,7 +155,7 @@ pub(super) fn page(cx: &Context<'_>, filter: &Filter) -> Result<Page, ApiError> 
         let mut entries = listing.entries.into_iter();
         for entry in entries.by_ref() {
             after = Some((entry.key.namespace.clone(), entry.key.name.clone()));
-            if filter.matches_bytes(&cx.resource, &entry.value) {
+            if filter.matches_entry(&cx.resource, &entry) {
                 page.entries.push(entry);
             }
             if limit == Some(page.entries.len()) {

@@ -173,7 +173,7 @@ impl Session {
                 }
                 return;
             };
-            if self.filter.matches_bytes(&self.resource, &entry.value) {
+            if self.filter.matches_entry(&self.resource, &entry) {
                 self.send(chunk, "ADDED", &entry);
             }
         }
@@ -228,7 +228,7 @@ impl Session {
                 EventKind::Deleted => "DELETED",
             });
         }
-        let matches = |entry: &Entry| self.filter.matches_bytes(&self.resource, &entry.value);
+        let matches = |entry: &Entry| self.filter.matches_entry(&self.resource, entry);
         let was = event.previous.as_ref().is_some_and(matches);
         let is = event.kind != EventKind::Deleted && matches(&event.entry);
         match (was, is) {

@@ -14,7 +14,7 @@ use http::{Method, Request};
 use kube::Client;
 use tokio::sync::mpsc;
 
-use super::target::{self, Target, call, expect};
+use super::target::{self, Namespaces, Target, call, expect};
 use super::{Figure, Plan, Samples};
 
 /// Watchers and writes.
@@ -24,6 +24,12 @@ pub(crate) struct Fanout {
     pub watchers_each: usize,
     pub writes_per_second: usize,
     pub seconds: usize,
+}
+
+impl Fanout {
+    pub(crate) fn spaces(&self) -> Namespaces {
+        Namespaces { family: "watch", count: self.namespaces }
+    }
 }
 
 /// How long after the last write events may still come.
@@ -70,7 +76,8 @@ pub(super) async fn run(target: &Target, fanout: &Fanout, plan: &Plan) -> Result
 async fn prepare(target: &Target, fanout: &Fanout, plan: &Plan) -> Result<()> {
     for index in 0..fanout.namespaces {
         let object = target::configmap("hot", plan.size, 0);
-        let (code, answer) = call(&target.client, Method::POST, &Target::configmaps(index), Some(&object)).await?;
+        let (code, answer) =
+            call(&target.client, Method::POST, &fanout.spaces().configmaps(index), Some(&object)).await?;
         expect(code, &answer)?;
     }
     Ok(())
@@ -88,7 +95,7 @@ async fn watch_all(
     let mut tasks = Vec::new();
     for index in 0..fanout.namespaces {
         for _ in 0..fanout.watchers_each {
-            let path = format!("{}?watch=true&fieldSelector=metadata.name%3Dhot", Target::configmaps(index));
+            let path = format!("{}?watch=true&fieldSelector=metadata.name%3Dhot", fanout.spaces().configmaps(index));
             tasks.push(tokio::spawn(watch(client.clone(), path, epoch, samples.clone(), open.clone())));
         }
     }
@@ -171,7 +178,7 @@ async fn write_share(
         tokio::time::sleep_until(due.into()).await;
         let sent = epoch.elapsed();
         let object = target::configmap("hot", plan.size, sent.as_nanos());
-        let path = format!("{}/hot", Target::configmaps(number % fanout.namespaces));
+        let path = format!("{}/hot", fanout.spaces().configmaps(number % fanout.namespaces));
         let (code, answer) = call(client, Method::PUT, &path, Some(&object)).await?;
         expect(code, &answer)?;
         took.push(epoch.elapsed().saturating_sub(sent));

@@ -7,8 +7,11 @@ use futures::future::try_join_all;
 use http::Method;
 use kube::Client;
 
-use super::target::{self, Target, call, expect};
+use super::target::{self, Namespaces, Target, call, expect};
 use super::{Figure, Plan, Samples};
+
+/// Where all of it happens.
+pub(super) const NAMESPACES: Namespaces = Namespaces { family: "load", count: 1 };
 
 pub(super) async fn creates(target: &Target, plan: &Plan) -> Result<Figure> {
     let (samples, took) = each_object(target, plan, Method::POST).await?;
@@ -45,8 +48,8 @@ async fn write_share(client: &Client, plan: &Plan, index: usize, method: &Method
         let mark = u128::from(method == Method::PUT);
         let object = target::configmap(&name, plan.size, mark);
         let path = match *method {
-            Method::PUT => format!("{}/{name}", Target::configmaps(0)),
-            _ => Target::configmaps(0),
+            Method::PUT => format!("{}/{name}", NAMESPACES.configmaps(0)),
+            _ => NAMESPACES.configmaps(0),
         };
         let sent = Instant::now();
         let (code, answer) = call(client, method.clone(), &path, Some(&object)).await?;
@@ -62,7 +65,7 @@ pub(super) async fn lists(target: &Target, plan: &Plan) -> Result<Figure> {
     let started = Instant::now();
     for _ in 0..plan.lists {
         let sent = Instant::now();
-        let request = http::Request::get(Target::configmaps(0)).body(Vec::new())?;
+        let request = http::Request::get(NAMESPACES.configmaps(0)).body(Vec::new())?;
         let body = target.client.send(request.map(Into::into)).await?.into_body();
         body.collect_bytes().await?;
         samples.add(sent.elapsed());

@@ -26,6 +26,8 @@ pub(crate) struct Plan {
     /// Lists of all of them.
     pub lists: usize,
     pub fanout: Option<Fanout>,
+    /// Leave the objects of the load where they are, to look at the server's memory and its next start.
+    pub keep: bool,
 }
 
 /// What one kind of load came to.
@@ -77,22 +79,25 @@ impl Samples {
     }
 }
 
-/// Runs the plan against one target. What it creates, it removes.
+/// Runs the plan against one target. What it creates, it removes, unless told to keep it.
 pub(crate) async fn run(target: &Target, plan: &Plan, progress: &dyn Fn(&str)) -> Result<Report> {
     let mut figures = Vec::new();
-    target.reset(1).await?;
+    target.create(load::NAMESPACES).await?;
     progress("creating");
     figures.push(load::creates(target, plan).await?);
     progress("updating");
     figures.push(load::updates(target, plan).await?);
     progress("listing");
     figures.push(load::lists(target, plan).await?);
-    target.remove(1).await?;
+    if plan.keep {
+        return Ok(Report { target: target.name.clone(), figures });
+    }
+    target.remove(load::NAMESPACES).await?;
     if let Some(fanout) = &plan.fanout {
         progress("watching");
-        target.reset(fanout.namespaces).await?;
+        target.create(fanout.spaces()).await?;
         figures.extend(fanout::run(target, fanout, plan).await?);
-        target.remove(fanout.namespaces).await?;
+        target.remove(fanout.spaces()).await?;
     }
     Ok(Report { target: target.name.clone(), figures })
 }

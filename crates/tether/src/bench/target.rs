@@ -1,6 +1,7 @@
 //! One API server under load, and the namespaces that the load happens in.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use http::{Method, Request};
@@ -9,8 +10,26 @@ use serde_json::{Value, json};
 
 use crate::client;
 
-/// Namespaces are `tether-bench-0`, `-1`, …
-const NAMESPACE: &str = "tether-bench";
+/// How long namespaces of an earlier run may take to go.
+const GOING: Duration = Duration::from_secs(60);
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
+/// A family of namespaces: `tether-bench-load-0`, `-1`, … Each test has its own, because what one leaves goes slowly.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Namespaces {
+    pub family: &'static str,
+    pub count: usize,
+}
+
+impl Namespaces {
+    pub(crate) fn name(self, index: usize) -> String {
+        format!("tether-bench-{}-{index}", self.family)
+    }
+
+    pub(crate) fn configmaps(self, index: usize) -> String {
+        format!("/api/v1/namespaces/{}/configmaps", self.name(index))
+    }
+}
 
 /// An API server by its kubeconfig.
 pub(crate) struct Target {
@@ -31,36 +50,33 @@ impl Target {
         client::from_file(&self.path).await
     }
 
-    pub(crate) fn namespace(index: usize) -> String {
-        format!("{NAMESPACE}-{index}")
-    }
-
-    pub(crate) fn configmaps(index: usize) -> String {
-        format!("/api/v1/namespaces/{}/configmaps", Self::namespace(index))
-    }
-
-    /// Fresh namespaces.
-    pub(crate) async fn reset(&self, namespaces: usize) -> Result<()> {
-        for index in 0..namespaces {
-            let name = Self::namespace(index);
+    /// Fresh namespaces; what an earlier run left is waited for while it goes.
+    pub(crate) async fn create(&self, namespaces: Namespaces) -> Result<()> {
+        let deadline = Instant::now() + GOING;
+        for index in 0..namespaces.count {
+            let name = namespaces.name(index);
             let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
-            let (code, answer) = call(&self.client, Method::POST, "/api/v1/namespaces", Some(&object)).await?;
-            if code == 409 {
-                bail!(
-                    "namespace {name} exists already; remove what an earlier run left: kubectl delete namespace {name}"
-                );
+            loop {
+                let (code, answer) = call(&self.client, Method::POST, "/api/v1/namespaces", Some(&object)).await?;
+                if code != 409 {
+                    expect(code, &answer)?;
+                    break;
+                }
+                if Instant::now() > deadline {
+                    bail!("namespace {name} exists; remove what an earlier run left: kubectl delete namespace {name}");
+                }
+                tokio::time::sleep(LOOK_AGAIN).await;
             }
-            expect(code, &answer)?;
         }
         Ok(())
     }
 
     /// Removes the namespaces and what is in them. Without a controller that empties them they stay Terminating, so
     /// their content goes first.
-    pub(crate) async fn remove(&self, namespaces: usize) -> Result<()> {
-        for index in 0..namespaces {
-            call(&self.client, Method::DELETE, &Self::configmaps(index), None).await?;
-            let path = format!("/api/v1/namespaces/{}", Self::namespace(index));
+    pub(crate) async fn remove(&self, namespaces: Namespaces) -> Result<()> {
+        for index in 0..namespaces.count {
+            call(&self.client, Method::DELETE, &namespaces.configmaps(index), None).await?;
+            let path = format!("/api/v1/namespaces/{}", namespaces.name(index));
             let (code, answer) = call(&self.client, Method::DELETE, &path, None).await?;
             expect(code, &answer)?;
         }

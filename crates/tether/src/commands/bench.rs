@@ -58,6 +58,9 @@ struct ApiArgs {
     /// Seconds that the watch test takes
     #[arg(long, default_value_t = 10)]
     seconds: usize,
+    /// Leave the objects there and skip the watch test: for a look at memory and at the next start
+    #[arg(long)]
+    keep: bool,
     /// How to print
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
@@ -75,7 +78,14 @@ async fn api(args: &ApiArgs) -> Result<Exit> {
         writes_per_second: args.rate.max(1),
         seconds: args.seconds.max(1),
     });
-    let plan = Plan { clients: args.clients.into(), objects: args.objects, size: args.size, lists: args.lists, fanout };
+    let plan = Plan {
+        clients: args.clients.into(),
+        objects: args.objects,
+        size: args.size,
+        lists: args.lists,
+        fanout,
+        keep: args.keep,
+    };
     let mut reports = Vec::new();
     for path in &args.kubeconfig {
         let target = Target::open(path).await?;

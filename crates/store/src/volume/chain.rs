@@ -135,7 +135,7 @@ impl<F: Files> Volume<F> {
         if chain.size > self.size() {
             self.expand(chain.size)?;
         }
-        self.sync_older()?;
+        self.sync_unsynced()?;
         let done = self.take_on(chain);
         if done.is_err() {
             self.broken = Some(crate::op::Fault::Io);

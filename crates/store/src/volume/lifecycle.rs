@@ -5,6 +5,7 @@ use std::io;
 use sha2::{Digest, Sha256};
 
 use super::recover::{Found, Whose, is_ours, recover, replace_meta};
+use super::unwritten::{drop_unwritten, write_unwritten};
 use super::{Volume, commit, flight, layers, reclaim};
 use crate::buffer::BLOCK;
 use crate::files::{Files, Stat};
@@ -176,6 +177,7 @@ impl<F: Files> Volume<F> {
         let mut found = recover(&mut files, Whose::Others)?;
         found.meta.dirty = true;
         found.meta.parent.clone_from(&found.tree.disks[&found.tree.head].parent);
+        write_unwritten(&mut files, &found.tree)?;
         let repairs = found.repairs.clone();
         let size = found.meta.size as u64;
         let header = Header {
@@ -222,6 +224,13 @@ impl<F: Files> Volume<F> {
         header.boot_id.clone_from(&options.boot_id);
         let repairs = found.repairs.clone();
         let mut volume = Self::assemble(files, found, state)?;
+        if previous == Previous::Killed {
+            // The dead process may have changed older layers and not come to sync them.
+            volume.unsynced.extend(volume.layers.iter().map(|layer| layer.file));
+        }
+        if previous == Previous::Rebooted {
+            drop_unwritten(&mut volume.files, &volume.tree)?;
+        }
         volume.grow_state()?;
         volume.meta.parent.clone_from(&volume.tree.disks[&volume.tree.head].parent);
         let meta = VolumeMeta { dirty: true, ..volume.meta.clone() };
@@ -267,6 +276,15 @@ impl<F: Files> Volume<F> {
             self.layers.push(image, file, blocks);
         }
         self.reindex(0, self.index.blocks()).map_err(OpenError::io("map of allocated ranges"))
+    }
+
+    /// Makes changes of older layers durable.
+    pub(super) fn sync_unsynced(&mut self) -> Result<(), OpenError> {
+        while let Some(file) = self.unsynced.first().copied() {
+            self.files.sync(file).map_err(OpenError::io("sync of an image"))?;
+            self.unsynced.remove(&file);
+        }
+        Ok(())
     }
 
     /// Replaces `volume.meta`. Its new identity is recorded before it is in place, so that a crash in between

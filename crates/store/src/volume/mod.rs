@@ -21,6 +21,7 @@ mod read;
 mod reclaim;
 mod recover;
 mod snapshot;
+mod unwritten;
 
 use std::collections::{BTreeMap, BTreeSet};
 

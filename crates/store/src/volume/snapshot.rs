@@ -124,7 +124,7 @@ impl<F: Files> Volume<F> {
 
     /// Gives the head's file the snapshot's name as well, and makes the new head the head.
     fn commit_snapshot(&mut self, old: &str, new: &str, image: &str, disk: &DiskMeta) -> Result<(), OpenError> {
-        self.sync_older()?;
+        self.sync_unsynced()?;
         self.files.sync(self.layers.head().file).map_err(OpenError::io(old))?;
         for leftover in [meta_name(image), checksum_name(image)] {
             self.files.remove(&leftover).map_err(OpenError::io(leftover))?;
@@ -150,15 +150,6 @@ impl<F: Files> Volume<F> {
                 return;
             }
         }
-    }
-
-    /// Makes changes of older layers durable.
-    pub(super) fn sync_older(&mut self) -> Result<(), OpenError> {
-        while let Some(file) = self.unsynced.first().copied() {
-            self.files.sync(file).map_err(OpenError::io("sync of an image"))?;
-            self.unsynced.remove(&file);
-        }
-        Ok(())
     }
 
     /// Creates the files of a new head above `parent`; nothing refers to them yet.
@@ -204,7 +195,7 @@ impl<F: Files> Volume<F> {
         if !self.is_idle() {
             return Err(SnapshotError::Busy);
         }
-        self.sync_older()?;
+        self.sync_unsynced()?;
         let old = self.tree.head.clone();
         let new = self.make_head(&image, created)?;
         let meta = VolumeMeta { head: new.clone(), parent: image.clone(), dirty: true, ..self.meta.clone() };

@@ -69,6 +69,10 @@ struct Life {
 /// What an operation made of the model, if it happened.
 type Effect = Box<dyn FnOnce(&mut Model)>;
 
+fn request(volume: &mut Volume<FakeFiles>, request: Request) -> Result<(), String> {
+    run(volume, request).map(drop).map_err(|error| error.to_string())
+}
+
 impl Life {
     fn new(seed: u64) -> Self {
         Self {
@@ -113,19 +117,19 @@ impl Life {
             0..9 => {
                 let fua = self.random.below(4) == 0;
                 let data = Bytes::from(vec![value; len as usize]);
-                let done = self.request(&mut volume, Request::Write { offset, data, fua });
+                let done = request(&mut volume, Request::Write { offset, data, fua });
                 (done, Box::new(move |model| model.change(|bytes| bytes[from..to].fill(value))))
             }
             9..11 => {
-                let request = Request::WriteZeroes { offset, len, fua: self.random.coin(), unmap: self.random.coin() };
-                let done = self.request(&mut volume, request);
+                let zero = Request::WriteZeroes { offset, len, fua: self.random.coin(), unmap: self.random.coin() };
+                let done = request(&mut volume, zero);
                 (done, Box::new(move |model| model.change(|bytes| bytes[from..to].fill(0))))
             }
             11..13 => {
-                let done = self.request(&mut volume, Request::Discard { offset, len });
+                let done = request(&mut volume, Request::Discard { offset, len });
                 (done, Box::new(move |model| model.discard(offset, len)))
             }
-            13..15 => (self.request(&mut volume, Request::Flush), Box::new(Model::flushed)),
+            13..15 => (request(&mut volume, Request::Flush), Box::new(Model::flushed)),
             15..17 => {
                 self.names += 1;
                 let name = format!("s{}", self.names);
@@ -141,7 +145,7 @@ impl Life {
             },
             18..20 => {
                 let budget = BLOCK * (1 + self.random.below(6));
-                let done = self.request(&mut volume, Request::Reclaim { budget });
+                let done = request(&mut volume, Request::Reclaim { budget });
                 if done.is_ok() {
                     self.model.check_snapshots(&mut volume);
                 }
@@ -191,10 +195,6 @@ impl Life {
         // Whole sectors, so that the model's sectors are of one version.
         let first = self.random.below(size / 512);
         (first * 512, 512 * (1 + self.random.below((size / 512 - first).min(30))))
-    }
-
-    fn request(&mut self, volume: &mut Volume<FakeFiles>, request: Request) -> Result<(), String> {
-        run(volume, request).map(drop).map_err(|error| error.to_string())
     }
 
     fn kept(&mut self) -> Option<String> {

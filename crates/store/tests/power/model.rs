@@ -161,14 +161,13 @@ impl Model {
                 reasons.push("other snapshots".to_owned());
                 continue;
             }
-            match candidate.allows(&live) {
-                Err(reason) => reasons.push(reason),
-                Ok(()) => {
-                    candidate.check_snapshots(volume);
-                    candidate.versions = vec![live];
-                    return candidate;
-                }
+            if let Err(reason) = candidate.allows(&live) {
+                reasons.push(reason);
+                continue;
             }
+            candidate.check_snapshots(volume);
+            candidate.versions = vec![live];
+            return candidate;
         }
         panic!("none of the possible states is there: {reasons:?}; found {infos:?}");
     }

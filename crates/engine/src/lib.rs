@@ -12,6 +12,7 @@
 //! descriptor. A host runs the effects: io_uring in production, a seeded simulator in tests.
 
 pub mod auth;
+pub mod control;
 pub mod device;
 pub mod engine_server;
 pub mod framing;

@@ -2,8 +2,9 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, OnceLock, mpsc};
-use std::thread::JoinHandle;
+use std::sync::mpsc;
+
+use tokio::sync::watch;
 
 use crate::host::{Finish, Machine};
 use crate::ring::{AskError, Calls, Host, Remote, RingError, door};
@@ -41,8 +42,7 @@ pub enum AskFailed {
 /// A running machine.
 pub struct Instance<M: Machine> {
     remote: Remote<M>,
-    ended: Arc<OnceLock<Ended>>,
-    thread: Option<JoinHandle<()>>,
+    ended: watch::Receiver<Option<Ended>>,
 }
 
 impl<M: Machine + 'static> Instance<M>
@@ -59,9 +59,9 @@ where
         finished: impl FnOnce(M, &Ended) + Send + 'static,
     ) -> Result<Self, StartError<E>> {
         let (remote, door) = door().map_err(StartError::Thread)?;
-        let ended = Arc::new(OnceLock::new());
+        let (result, ended) = watch::channel(None);
         let (made, is_made) = mpsc::sync_channel(1);
-        let (inner, result) = (remote.clone(), ended.clone());
+        let inner = remote.clone();
         let run = move || {
             let machine = match make() {
                 Ok(machine) => machine,
@@ -86,16 +86,16 @@ where
             if !matches!(how, Ended::Panicked(_)) {
                 finished(machine, &how);
             }
-            let _ = result.set(how);
+            result.send_replace(Some(how));
         };
-        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run).map_err(StartError::Thread)?;
+        std::thread::Builder::new().name(name.to_owned()).spawn(run).map_err(StartError::Thread)?;
         let started = is_made.recv().unwrap_or_else(|_| Err(StartError::Panicked));
-        started.map(|()| Self { remote, ended, thread: Some(thread) })
+        started.map(|()| Self { remote, ended })
     }
 
     /// Asks and does not wait.
     pub fn ask(&self, command: M::Command, answer: impl FnOnce(M::Answer) + Send + 'static) -> Result<(), AskFailed> {
-        if let Some(ended) = self.ended.get() {
+        if let Some(ended) = self.ended() {
             return Err(AskFailed::Ended(ended.to_string()));
         }
         Ok(self.remote.ask(command, Box::new(answer))?)
@@ -116,20 +116,19 @@ where
     }
 
     fn lost(&self) -> AskFailed {
-        AskFailed::Ended(self.ended.get().map_or_else(|| "it is ending".to_owned(), ToString::to_string))
+        AskFailed::Ended(self.ended().map_or_else(|| "it is ending".to_owned(), |ended| ended.to_string()))
     }
 
     /// How it ended, if it did.
-    pub fn ended(&self) -> Option<&Ended> {
-        self.ended.get()
+    pub fn ended(&self) -> Option<Ended> {
+        self.ended.borrow().clone()
     }
 
     /// Waits for its end.
-    pub fn join(&mut self) -> Ended {
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-        self.ended.get().cloned().unwrap_or(Ended::Panicked("the thread is gone".to_owned()))
+    pub async fn wait_ended(&self) -> Ended {
+        let mut ended = self.ended.clone();
+        let how = ended.wait_for(Option::is_some).await.ok().and_then(|how| how.clone());
+        how.unwrap_or_else(|| Ended::Panicked("the thread is gone".to_owned()))
     }
 }
 

@@ -3,8 +3,12 @@
 mod apiserver;
 mod bench;
 mod controller;
+mod data_plane;
 mod down;
+mod engine;
+mod instance_manager;
 mod node;
+mod replica;
 pub(crate) mod role;
 mod status;
 mod support_bundle;
@@ -52,6 +56,9 @@ enum Command {
     Apiserver(apiserver::Args),
     Controller(controller::Args),
     Node(node::Args),
+    Replica(Box<replica::Args>),
+    Engine(Box<engine::Args>),
+    InstanceManager(instance_manager::Args),
 }
 
 impl Cli {
@@ -66,6 +73,9 @@ impl Cli {
             Command::Apiserver(args) => apiserver::run(args),
             Command::Controller(args) => controller::run(&args),
             Command::Node(args) => node::run(args),
+            Command::Replica(args) => replica::run(*args),
+            Command::Engine(args) => engine::run(*args),
+            Command::InstanceManager(args) => instance_manager::run(args),
         }
     }
 }

@@ -1,0 +1,24 @@
+//! The control API: gRPC on a unix socket, or with client certificates where it leaves the machine.
+//!
+//! The same interface for a process that runs one engine or replica and for an instance manager: what a request is
+//! about is found by name, and the name may be left out where only one runs.
+
+mod client;
+mod convert;
+mod registry;
+mod serve;
+mod service;
+
+/// What `proto/tether/engine/v1/control.proto` describes.
+#[allow(clippy::all, clippy::pedantic, missing_docs, reason = "generated")]
+pub mod proto {
+    tonic::include_proto!("tether.engine.v1");
+}
+
+pub use client::{ConnectError, TlsFiles, connect};
+pub use registry::{Registry, Running};
+pub use serve::{ServeError, serve};
+pub use service::{Service, volume_id};
+
+/// Version of the interface, told by `List`.
+pub const API_VERSION: u32 = 1;

@@ -1,0 +1,111 @@
+//! Serving the control API: in clear on unix sockets and loopback, elsewhere with client certificates.
+
+use std::future::Future;
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use futures::Stream;
+use tokio::net::{TcpListener, UnixListener};
+use tonic::transport::server::Router;
+use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
+
+use super::client::TlsFiles;
+use super::proto::engine_server::EngineServer;
+use super::proto::instances_server::InstancesServer;
+use super::proto::replica_server::ReplicaServer;
+use super::service::Service;
+use crate::host::Address;
+
+/// Why the control API is not served.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    #[error("cannot listen on {address}: {source}")]
+    Listen { address: Address, source: io::Error },
+    #[error(
+        "{0} can be reached from other machines: give a certificate, its key and the authority of clients, or listen on \
+         a unix socket or 127.0.0.1"
+    )]
+    ClearRefused(Address),
+    #[error("cannot read {path}: {source}")]
+    Tls { path: String, source: io::Error },
+    #[error("{0}")]
+    Transport(#[from] tonic::transport::Error),
+}
+
+fn router(service: &Service, tls: Option<ServerTlsConfig>) -> Result<Router, tonic::transport::Error> {
+    let mut server = Server::builder();
+    if let Some(tls) = tls {
+        server = server.tls_config(tls)?;
+    }
+    Ok(server
+        .add_service(InstancesServer::new(service.clone()))
+        .add_service(EngineServer::new(service.clone()))
+        .add_service(ReplicaServer::new(service.clone())))
+}
+
+/// Serves until `end`.
+pub async fn serve(
+    address: &Address,
+    service: Service,
+    tls: Option<&TlsFiles>,
+    end: impl Future<Output = ()> + Send,
+) -> Result<(), ServeError> {
+    let listening = |source| ServeError::Listen { address: address.clone(), source };
+    let tls = match tls {
+        Some(files) => Some(server_tls(files)?),
+        None if address.is_local() => None,
+        None => return Err(ServeError::ClearRefused(address.clone())),
+    };
+    let router = router(&service, tls)?;
+    match address {
+        Address::Unix(path) => {
+            let listener = listen_unix(path).map_err(listening)?;
+            router.serve_with_incoming_shutdown(unix_incoming(listener), end).await?;
+            let _ = std::fs::remove_file(path);
+        }
+        Address::Tcp(tcp) => {
+            let listener = TcpListener::bind(tcp).await.map_err(listening)?;
+            router.serve_with_incoming_shutdown(tcp_incoming(listener), end).await?;
+        }
+    }
+    Ok(())
+}
+
+fn unix_incoming(listener: UnixListener) -> impl Stream<Item = io::Result<tokio::net::UnixStream>> {
+    futures::stream::unfold(listener, |listener| async {
+        let accepted = listener.accept().await.map(|(stream, _)| stream);
+        Some((accepted, listener))
+    })
+}
+
+fn tcp_incoming(listener: TcpListener) -> impl Stream<Item = io::Result<tokio::net::TcpStream>> {
+    futures::stream::unfold(listener, |listener| async {
+        let accepted = listener.accept().await.map(|(stream, _)| stream);
+        Some((accepted, listener))
+    })
+}
+
+/// Only this user may connect. A socket file that nobody listens on is replaced.
+fn listen_unix(path: &Path) -> io::Result<UnixListener> {
+    if std::os::unix::net::UnixStream::connect(path)
+        .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    {
+        std::fs::remove_file(path)?;
+    }
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent)?;
+    }
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+fn server_tls(files: &TlsFiles) -> Result<ServerTlsConfig, ServeError> {
+    let read = |path: &Path| {
+        std::fs::read(path).map_err(|source| ServeError::Tls { path: path.display().to_string(), source })
+    };
+    let identity = Identity::from_pem(read(&files.certificate)?, read(&files.key)?);
+    let authority = Certificate::from_pem(read(&files.authority)?);
+    Ok(ServerTlsConfig::new().identity(identity).client_ca_root(authority))
+}

@@ -1,0 +1,185 @@
+//! `tether engine`: one engine of one volume, with no cluster, and the client of its control API.
+
+mod control;
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, bail};
+use tether_engine::control::{Registry, Running, Service, serve, volume_id};
+use tether_engine::engine_server::{Answer, Command, Nbd, ReplicaAddress, Settings};
+use tether_engine::frontend::nbd::listen::{Security, uri};
+use tether_engine::frontend::nbd::tls;
+use tether_engine::host::Address;
+use tether_engine::instance::{Ended, EngineInstance, EngineOptions};
+use tether_replication::engine::Limits;
+use tether_replication::ids::{Holder, MemberId};
+use uuid::Uuid;
+
+use super::data_plane::{ControlArgs, KeyArgs, Size};
+use super::role::{self, Threads};
+use crate::logging::LogArgs;
+use crate::output::{self, Exit};
+
+pub(super) use control::refused;
+
+/// Attaches a volume: serves it over NBD from its replicas, or asks an engine that does
+///
+/// The engine takes the volume at a new epoch in the record; whoever held it before is fenced. A write is acknowledged
+/// when every in-sync replica stored it.
+#[derive(Debug, clap::Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    after_help = "Prints `serving URI` on standard output once reads and writes are served.\n\n\
+                  Example:\n  tether engine --volume v1 --size 4GiB --replica 127.0.0.1:9601 --replica 127.0.0.1:9602 \\\n    \
+                  --record v1.record --nbd unix:/run/v1.sock\n  tether engine info v1\n  tether engine snapshot create v1 before-upgrade"
+)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Option<control::Action>,
+    #[command(flatten)]
+    serve: Option<Serve>,
+}
+
+/// A replica on the command line: `ADDR` or `NAME=ADDR`.
+#[derive(Clone, Debug)]
+struct ReplicaArg(ReplicaAddress);
+
+impl FromStr for ReplicaArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, address) = match text.split_once('=') {
+            Some((name, address)) => {
+                let name = MemberId::new(name).ok_or_else(|| format!("{name:?} is no name of a replica"))?;
+                (Some(name), address)
+            }
+            None => (None, text),
+        };
+        let address = address.parse::<Address>().map_err(|error| error.to_string())?;
+        Ok(Self(ReplicaAddress { name, address }))
+    }
+}
+
+#[derive(Debug, clap::Args)]
+struct Serve {
+    /// Name of the volume
+    #[arg(long)]
+    volume: String,
+    /// Size of the volume, such as 4GiB
+    #[arg(long)]
+    size: Size,
+    /// A replica: IP:PORT or unix:/path, or NAME=ADDR to insist on who answers there
+    #[arg(long = "replica", required = true, value_name = "[NAME=]ADDR")]
+    replicas: Vec<ReplicaArg>,
+    /// File that holds the volume's record; engines that race for a volume must use the same one
+    #[arg(long, value_name = "FILE")]
+    record: PathBuf,
+    /// Where to serve NBD: unix:/path, or tcp:IP:PORT (with --nbd-tls-cert beyond loopback)
+    #[arg(long, value_name = "ADDR")]
+    nbd: Vec<Address>,
+    /// Certificate (PEM) of the NBD server
+    #[arg(long, value_name = "FILE", requires_all = ["nbd_tls_key", "nbd_tls_ca"])]
+    nbd_tls_cert: Option<PathBuf>,
+    /// Its key (PEM)
+    #[arg(long, value_name = "FILE")]
+    nbd_tls_key: Option<PathBuf>,
+    /// The authority (PEM) that signs certificates of NBD clients
+    #[arg(long, value_name = "FILE")]
+    nbd_tls_ca: Option<PathBuf>,
+    /// Bytes per second of resync, such as 50MiB; without it there is no limit
+    #[arg(long, value_name = "SIZE")]
+    resync_limit: Option<Size>,
+    /// Do not wait for leases of older engines: every engine that ever held this volume is known to be stopped
+    #[arg(long)]
+    older_stopped: bool,
+    #[command(flatten)]
+    key: KeyArgs,
+    #[command(flatten)]
+    control: ControlArgs,
+    #[command(flatten)]
+    logs: LogArgs,
+}
+
+pub(crate) fn run(args: Args) -> Result<Exit> {
+    match (args.action, args.serve) {
+        (Some(action), _) => control::run(action),
+        (None, Some(serve)) => run_serve(serve),
+        (None, None) => bail!("give --volume, or a subcommand; see `tether engine --help`"),
+    }
+}
+
+impl Serve {
+    fn nbd(&self) -> Result<Vec<Nbd>> {
+        let config = match (&self.nbd_tls_cert, &self.nbd_tls_key, &self.nbd_tls_ca) {
+            (Some(certificate), Some(key), Some(authority)) => Some(tls::configure(&tls::Files {
+                certificate: certificate.clone(),
+                key: key.clone(),
+                client_authority: authority.clone(),
+            })?),
+            _ => None,
+        };
+        let nbd = |address: &Address| {
+            let security = Security::of(address, config.clone()).context("--nbd")?;
+            Ok(Nbd { address: address.clone(), security })
+        };
+        self.nbd.iter().map(nbd).collect()
+    }
+
+    fn settings(&self) -> Result<Settings> {
+        let replicas: Vec<_> = self.replicas.iter().map(|replica| replica.0.clone()).collect();
+        let key = self.key.read(replicas.iter().map(|replica| &replica.address))?;
+        let resync_bytes_per_second = self.resync_limit.map_or(0, |limit| limit.0);
+        Ok(Settings {
+            volume: self.volume.clone(),
+            volume_id: volume_id(&self.volume),
+            holder: Holder(Uuid::new_v4().as_u128()),
+            size: self.size.0,
+            replicas,
+            key,
+            nbd: self.nbd()?,
+            limits: Limits { resync_bytes_per_second, ..Limits::default() },
+            older_stopped: self.older_stopped,
+            standby: false,
+        })
+    }
+}
+
+fn run_serve(args: Serve) -> Result<Exit> {
+    role::begin(&format!("engine {}", args.volume), args.logs)?;
+    let settings = args.settings()?;
+    let nbd = settings.nbd.clone();
+    let control_address = args.control.resolve(&format!("engine-{}", args.volume))?;
+    let record = std::path::absolute(&args.record).context("--record")?;
+    let engine = Arc::new(EngineInstance::open(EngineOptions { settings, record })?);
+    let addresses = match engine.get(Command::Listening)? {
+        Answer::Listening(listening) => listening.map_err(anyhow::Error::msg)?,
+        other => bail!("unexpected answer {other:?}"),
+    };
+    let uris: Vec<_> = addresses.iter().zip(&nbd).map(|(local, nbd)| uri(local, &args.volume, &nbd.security)).collect();
+    let registry = Arc::new(Registry::new(None));
+    registry.insert(&args.volume, Running::Engine(engine.clone()), addresses);
+    role::runtime(Threads::One)?.block_on(async {
+        let cancel = role::until_signal()?;
+        let announced = engine.clone();
+        tokio::spawn(async move {
+            if announced.get_async(Command::Serving).await == Ok(Answer::Done) {
+                output::say(&format!("serving {}\n", uris.join(" ")));
+            }
+        });
+        let stop = async {
+            tokio::select! {
+                () = cancel.cancelled() => drop(engine.get_async(Command::Stop).await),
+                _ = engine.wait_ended() => {}
+            }
+        };
+        let tls = args.control.tls.files();
+        serve(&control_address, Service::new(registry.clone()), tls.as_ref(), stop).await?;
+        match engine.wait_ended().await {
+            Ended::Stopped => Ok(Exit::Success),
+            ended => bail!("the engine {ended}"),
+        }
+    })
+}

@@ -58,11 +58,16 @@ pub fn decode(headers: &HeaderMap, bytes: &Bytes) -> Result<Decoded, ApiError> {
             let value = proto::decode(bytes).map_err(|e| ApiError::bad_request(e.to_string()))?;
             Ok(Decoded { value, complaints: Vec::new() })
         }
-        _ => Err(ApiError::unsupported_media_type(
-            "the body of the request was in an unknown format - accepted media types include: \
-             application/json, application/yaml, application/vnd.kubernetes.protobuf",
-        )),
+        _ => Err(unknown_format(&["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"])),
     }
+}
+
+/// 415 for a body that is none of the given types.
+pub fn unknown_format(accepted: &[&str]) -> ApiError {
+    ApiError::unsupported_media_type(format!(
+        "the body of the request was in an unknown format - accepted media types include: {}",
+        accepted.join(", ")
+    ))
 }
 
 /// JSON with duplicate fields noticed and depth bounded.
@@ -78,9 +83,22 @@ pub fn decode_yaml(bytes: &[u8]) -> Result<Decoded, ApiError> {
     {
         return Ok(decoded);
     }
-    let value = serde_yaml_ng::from_slice::<Value>(bytes)
-        .map_err(|e| ApiError::bad_request(format!("error decoding YAML: {e}")))?;
+    let value = serde_yaml_ng::from_slice::<Value>(bytes).map_err(|e| {
+        ApiError::bad_request(format!("error decoding YAML: error converting YAML to JSON: {}", go_yaml(&e)))
+    })?;
     Ok(Decoded { value, complaints: Vec::new() })
+}
+
+/// What is wrong with a YAML document, in the words of Go's parser. It counts the lines that it has read when it
+/// misses something, and names the line when it finds something odd.
+fn go_yaml(error: &serde_yaml_ng::Error) -> String {
+    let text = error.to_string();
+    let what = text.split(" at line ").next().unwrap_or_default();
+    let line = error.location().map_or(0, |at| at.line());
+    match line - usize::from(line > 0 && what.starts_with("did not find expected")) {
+        0 => format!("yaml: {what}"),
+        line => format!("yaml: line {line}: {what}"),
+    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
 //! Custom objects between the versions of their definition: as they are stored, and as a version shows them.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tether_machinery::crd::{CrdInfo, CrdVersion};
+use tether_machinery::json::go_kind;
 use tether_machinery::schema::{self, Schema};
+use tether_machinery::{builtin, proto};
 
 /// A custom resource: its definition and which of its versions this is.
 #[derive(Debug)]
@@ -50,8 +52,32 @@ impl Custom {
     }
 }
 
+/// Reads a custom object as a client sent it: its metadata is typed, the rest is what the schema says. Returns the
+/// paths of unknown fields, or what has the wrong type.
+pub fn clean(object: &mut Value, schema: &Schema) -> Result<Vec<String>, String> {
+    let mistaken =
+        |value: &Value, ty: &str| Err(format!("json: cannot unmarshal {} into Go value of type {ty}", go_kind(value)));
+    if !object.is_object() {
+        return mistaken(object, "map[string]interface {}");
+    }
+    match object.get("metadata") {
+        None | Some(Value::Null) => object["metadata"] = json!({}),
+        Some(Value::Object(_)) => {}
+        Some(other) => return mistaken(other, "v1.ObjectMeta"),
+    }
+    let unknown = shape(object, schema);
+    let mut unknown_meta = schema::prune(&mut object["metadata"], builtin::object_meta());
+    schema::decode(&mut object["metadata"], builtin::object_meta())?;
+    proto::trim_metadata(object);
+    for path in &mut unknown_meta {
+        path.insert_str(0, "metadata.");
+    }
+    unknown_meta.extend(unknown);
+    Ok(unknown_meta)
+}
+
 /// Prunes and defaults a custom object; returns the paths of what was pruned.
-pub fn shape(object: &mut Value, schema: &Schema) -> Vec<String> {
+fn shape(object: &mut Value, schema: &Schema) -> Vec<String> {
     let unknown = schema::prune(object, schema);
     schema::apply_defaults(object, schema);
     unknown
@@ -59,7 +85,6 @@ pub fn shape(object: &mut Value, schema: &Schema) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
     use tether_machinery::crd;
 
     use super::*;

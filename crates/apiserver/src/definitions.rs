@@ -11,6 +11,8 @@ use crate::registry::Registry;
 
 /// The store's name for definitions.
 pub const STORAGE: &str = "customresourcedefinitions.apiextensions.k8s.io";
+/// Who establishes definitions upstream, and so owns their status.
+pub const MANAGER: &str = "kube-apiserver";
 /// Held until all objects of the kind are gone.
 pub const CLEANUP_FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 

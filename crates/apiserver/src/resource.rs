@@ -16,11 +16,20 @@ use tether_machinery::table::Printer;
 use tether_machinery::{builtin, crd, meta, proto};
 
 use crate::admission::Operation;
-use crate::custom::{Custom, shape};
+use crate::custom::{self, Custom};
 use crate::definitions;
 use crate::object::{finalizers, is_deleting, meta_str};
 use crate::registry::Definition;
 use crate::store::Entry;
+
+/// How an object was read, which is how what is wrong with it is worded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// From text.
+    Text,
+    /// From values that were merged.
+    Merged,
+}
 
 /// Where a resource comes from.
 #[derive(Clone, Debug)]
@@ -289,42 +298,32 @@ impl Resource {
 
     /// Drops what the schema does not know and what is empty; returns the paths of unknown fields, or what
     /// has the wrong type.
-    pub fn clean(&self, subresource: &str, object: &mut Value) -> Result<Vec<String>, String> {
-        match &self.source {
-            Source::Builtin(_) => {
-                let (api_version, kind) = self.body_kind(subresource);
-                let other;
-                let schema = if kind == self.kind {
-                    &self.schema
-                } else {
-                    let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
-                    other = builtin::schema(group, version, &kind).unwrap_or_default();
-                    &other
-                };
-                let unknown = schema::prune(object, schema);
-                schema::decode(object, schema)?;
-                proto::trim(&api_version, &kind, object);
-                Ok(unknown)
-            }
-            Source::Custom(_) => {
-                if !object.get("metadata").is_none_or(Value::is_object) {
-                    return Err("metadata must be an object".to_owned());
-                }
-                let unknown = shape(object, &self.schema);
-                let metadata = builtin::object_meta();
-                let meta = &mut object["metadata"];
-                if meta.is_null() {
-                    *meta = json!({});
-                }
-                let mut unknown_meta = schema::prune(meta, metadata);
-                schema::decode(meta, metadata)?;
-                for path in &mut unknown_meta {
-                    path.insert_str(0, "metadata.");
-                }
-                unknown_meta.extend(unknown);
-                Ok(unknown_meta)
-            }
+    pub fn clean(&self, subresource: &str, object: &mut Value, reading: Reading) -> Result<Vec<String>, String> {
+        let (api_version, kind) = self.body_kind(subresource);
+        if self.is_custom() && kind == self.kind {
+            return custom::clean(object, &self.schema);
         }
+        let other;
+        let schema = if kind == self.kind {
+            &self.schema
+        } else {
+            let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
+            other = builtin::schema(group, version, &kind).unwrap_or_default();
+            &other
+        };
+        let unknown = schema::prune(object, schema);
+        match reading {
+            Reading::Text => schema::decode(object, schema)?,
+            Reading::Merged => schema::decode_merged(object, schema)?,
+        }
+        let managers = object.pointer("/metadata/managedFields");
+        let forget_managers = managers.and_then(Value::as_array).is_some_and(Vec::is_empty);
+        proto::trim(&api_version, &kind, object);
+        if forget_managers {
+            // Empty, but not as good as absent: the client wants to start over.
+            object["metadata"]["managedFields"] = json!([]);
+        }
+        Ok(unknown)
     }
 
     /// What decoding adds to an object: the defaults of its kind, and what a typed server always writes, so that
@@ -428,10 +427,10 @@ impl Resource {
             Source::Builtin(kind) => {
                 errors.extend((kind.strategy.validate_create)(object));
                 errors.extend(self.validate_definition(object, None));
+                errors
             }
-            Source::Custom(custom) => errors.extend(crd::validate_object(object, None, false, custom.version())),
+            Source::Custom(custom) => crd::validate_object(errors, object, None, false, custom.version()),
         }
-        errors
     }
 
     pub fn validate_update(&self, subresource: &str, wished: &Value, current: &Value) -> Vec<FieldError> {
@@ -450,7 +449,7 @@ impl Resource {
             }
             Source::Custom(custom) => {
                 let status = subresource == "status";
-                errors.extend(crd::validate_object(wished, Some(current), status, custom.version()));
+                return crd::validate_object(errors, wished, Some(current), status, custom.version());
             }
         }
         errors

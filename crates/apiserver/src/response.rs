@@ -1,6 +1,7 @@
 //! Responses: what the client accepts, and bodies that stream without copying the store.
 
 use std::error::Error;
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use futures::stream;
@@ -9,6 +10,7 @@ use http::{HeaderMap, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
+use parking_lot::Mutex;
 use serde_json::Value;
 use tether_machinery::status::ApiError;
 
@@ -118,6 +120,25 @@ pub fn error(error: &ApiError) -> Response<Body> {
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
     response
+}
+
+/// What the client is told besides its answer, be that a success or not; nothing is said twice.
+#[derive(Clone, Debug, Default)]
+pub struct Warnings(Arc<Mutex<Vec<String>>>);
+
+impl Warnings {
+    pub fn add(&self, texts: impl IntoIterator<Item = String>) {
+        let mut all = self.0.lock();
+        for text in texts {
+            if !all.contains(&text) {
+                all.push(text);
+            }
+        }
+    }
+
+    pub fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock())
+    }
 }
 
 /// Adds `Warning: 299` headers, as kubectl prints them.

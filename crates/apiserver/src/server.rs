@@ -31,7 +31,7 @@ use crate::openapi::OpenApi;
 use crate::registry::{Definition, Registry};
 use crate::request::{Query, RequestInfo};
 use crate::resource::Resource;
-use crate::response::{self, Accepted, Body, BodyError};
+use crate::response::{self, Accepted, Body, BodyError, Warnings};
 use crate::security::Security;
 use crate::store::{Key, ListQuery, Store};
 use crate::{body, definitions, discovery};
@@ -212,10 +212,21 @@ impl Server {
         let accepted = Accepted::negotiate(&parts.headers)?;
         let work = async {
             let body = body::collect(body).await?;
-            let deprecation = resource.deprecation();
-            let cx = Context { server: self, resource, info, query, headers: &parts.headers, body, user, accepted };
+            let (headers, warnings) = (&parts.headers, Warnings::default());
+            warnings.add(resource.deprecation());
+            let cx = Context {
+                server: self,
+                resource,
+                info,
+                query,
+                headers,
+                body,
+                user,
+                accepted,
+                warnings: warnings.clone(),
+            };
             let mut response = handlers::dispatch(&cx).await.unwrap_or_else(|error| response::error(&error));
-            response::warn(&mut response, deprecation.as_slice());
+            response::warn(&mut response, &warnings.take());
             Ok(response)
         };
         let late =

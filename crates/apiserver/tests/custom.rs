@@ -122,7 +122,7 @@ async fn columns_selectable_fields_and_patch_kinds() {
     let mut stale = api.get(&format!("{WIDGETS}/a")).await.ok();
     stale["metadata"]["resourceVersion"] = Value::Null;
     let unpinned = api.put(&format!("{WIDGETS}/a"), stale).await.fails(422);
-    assert!(unpinned.contains("metadata.resourceVersion: Invalid value: 0x0: must be specified for an update"));
+    assert!(unpinned.contains("metadata.resourceVersion: Invalid value: 0: must be specified for an update"));
 }
 
 #[tokio::test]

@@ -93,7 +93,7 @@ impl ApiError {
     }
 
     pub fn not_acceptable(message: impl Into<String>) -> Self {
-        Self::new(406, "NotAcceptable", message, json!({}))
+        Self::new(406, "NotAcceptable", message, Value::Null)
     }
 
     pub fn already_exists(at: Named<'_>) -> Self {
@@ -115,7 +115,7 @@ impl ApiError {
     }
 
     pub fn unsupported_media_type(message: impl Into<String>) -> Self {
-        Self::new(415, "UnsupportedMediaType", message, json!({}))
+        Self::new(415, "UnsupportedMediaType", message, Value::Null)
     }
 
     /// 422: the object is well formed but wrong; one cause for each field. `at.resource` is the kind here.

@@ -3,13 +3,14 @@
 
 use serde_json::Value;
 use tether_machinery::field::{FieldError, Path};
-use tether_machinery::status::ApiError;
+use tether_machinery::status::{ApiError, Named};
 use tether_machinery::{json, kinds};
 
 use super::Context;
 use crate::body::{self, Decoded};
 use crate::object::meta_str;
 use crate::options::{FieldValidation, WriteOptions};
+use crate::resource::{Reading, Resource};
 
 /// How much of a body that makes no sense is shown.
 const SUMMARY_BYTES: usize = 30;
@@ -17,17 +18,16 @@ const SUMMARY_BYTES: usize = 30;
 const TYPE_META: &str =
     r#"struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }"#;
 
-/// The body as an object of this resource, unknown fields treated as the request wishes. Returns the warnings for
-/// them.
-pub(super) fn object(cx: &Context<'_>, options: &WriteOptions) -> Result<(Value, Vec<String>), ApiError> {
+/// The body as an object of this resource, unknown fields treated as the request wishes.
+pub(super) fn object(cx: &Context<'_>, options: &WriteOptions) -> Result<Value, ApiError> {
     let (api_version, kind) = cx.resource.body_kind(&cx.info.subresource);
     let Decoded { value: mut object, complaints } = recognized(cx, &kind)?;
     check_kind(cx, &mut object, &api_version, &kind)?;
     let version = api_version.rsplit('/').next().unwrap_or_default();
-    let complaints = clean(cx, &mut object, complaints, options.validation)
+    clean(cx, &mut object, complaints, options.validation, Reading::Text)
         .map_err(|why| ApiError::bad_request(misfit(&kind, version, &kind, &why)))?;
     check_namespace(cx, &mut object)?;
-    Ok((object, complaints))
+    Ok(object)
 }
 
 /// The words for a body of one kind that cannot be taken for another, or not for itself.
@@ -40,21 +40,48 @@ fn recognized(cx: &Context<'_>, kind: &str) -> Result<Decoded, ApiError> {
     let unrecognized = |why: &str| {
         let summary = summary(&cx.body);
         ApiError::bad_request(format!(
-            "the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; {why} ({summary})"
+            "the object provided is unrecognized (must be of type {kind}): {why} ({summary})"
         ))
     };
-    match body::decode(cx.headers, &cx.body) {
-        Ok(decoded) if decoded.value.is_object() => Ok(decoded),
-        Ok(decoded) => {
-            let found = json::go_kind(&decoded.value);
-            let why = format!("json parse error: json: cannot unmarshal {found} into Go value of type {TYPE_META}");
-            Err(unrecognized(&why))
-        }
+    let mut decoded = match body::decode(cx.headers, &cx.body) {
+        Ok(decoded) => decoded,
         Err(error) if error.code == 400 && body::is_json(cx.headers) => {
-            Err(unrecognized(&format!("json parse error: {}", error.message)))
+            return Err(unrecognized(&parse_error(&error.message)));
         }
-        Err(error) => Err(error),
+        Err(error) => return Err(error),
+    };
+    if cx.resource.is_custom() && kind == cx.resource.kind && meta_is_missing(&decoded.value, "kind") {
+        let text = String::from_utf8_lossy(&cx.body);
+        return Err(unrecognized(&format!("Object 'Kind' is missing in '{text}'")));
     }
+    if decoded.value.is_null() {
+        decoded.value = serde_json::json!({});
+    }
+    if !decoded.value.is_object() {
+        return Err(unrecognized(&not_an_object(&decoded.value)));
+    }
+    for field in ["apiVersion", "kind"] {
+        let found = decoded.value.get(field).filter(|value| !value.is_null() && !value.is_string());
+        if let Some(found) = found.map(json::go_kind) {
+            let why = format!("json: cannot unmarshal {found} into Go struct field .{field} of type string");
+            return Err(unrecognized(&parse_error(&why)));
+        }
+    }
+    Ok(decoded)
+}
+
+fn meta_is_missing(value: &Value, field: &str) -> bool {
+    value.is_null()
+        || (value.is_object() && value[field].as_str().is_none_or(str::is_empty) && !value[field].is_number())
+}
+
+fn parse_error(why: &str) -> String {
+    format!("couldn't get version/kind; json parse error: {why}")
+}
+
+/// What the decoder says to a value that is no object.
+pub(super) fn not_an_object(value: &Value) -> String {
+    parse_error(&format!("json: cannot unmarshal {} into Go value of type {TYPE_META}", json::go_kind(value)))
 }
 
 /// The beginning of a body; what does not begin like JSON is shown in hexadecimal digits.
@@ -80,6 +107,7 @@ fn check_kind(cx: &Context<'_>, object: &mut Value, api_version: &str, kind: &st
         }
     }
     let [given_version, given_kind] = given;
+    let (given, expected) = ((given_version.as_str(), given_kind.as_str()), (api_version, kind));
     let other_version = || {
         ApiError::bad_request(format!(
             "the API version in the data ({given_version}) does not match the expected API version ({api_version})"
@@ -88,27 +116,64 @@ fn check_kind(cx: &Context<'_>, object: &mut Value, api_version: &str, kind: &st
     match (given_version == api_version, given_kind == kind) {
         (true, true) => Ok(()),
         (false, _) if resource.is_custom() => Err(other_version()),
-        (true, false) if resource.is_custom() => {
-            let why = FieldError::invalid(Path::new("kind"), given_kind.as_str(), format!("must be {kind}"));
-            Err(ApiError::invalid(resource.kind_named(meta_str(object, "name")), &[why]))
-        }
+        (true, false) if resource.is_custom() => Err(other_kind(given, expected, meta_str(object, "name"))),
         _ => {
             let (group, version) = given_version.split_once('/').unwrap_or(("", &given_version));
-            let why = match kinds::by_kind(group, version, &given_kind) {
-                // Two faces of one kind: readable, but not at this path.
-                Some(known) if known.storage_resource() == resource.storage => return Err(other_version()),
-                Some(_) => format!(
-                    "converting ({version}.{given_kind}) to ({}.{kind}): unknown conversion",
-                    internal_package(&resource.group)
-                ),
-                None => format!(
-                    "no kind {given_kind:?} is registered for version {given_version:?} in scheme \
-                     \"pkg/api/legacyscheme/scheme.go:30\""
-                ),
-            };
+            // Two faces of one kind: readable, but not at this path.
+            if kinds::by_kind(group, version, &given_kind).is_some_and(|k| k.storage_resource() == resource.storage) {
+                return Err(other_version());
+            }
+            let why = unknown_kind(resource, given, kind);
             Err(ApiError::bad_request(misfit(&given_kind, version, kind, &why)))
         }
     }
+}
+
+/// 422 for a custom object that says it is something else; errors then call it what it says.
+pub(super) fn other_kind(given: (&str, &str), expected: (&str, &str), name: &str) -> ApiError {
+    let mut errors = Vec::new();
+    for (field, given, expected) in [("apiVersion", given.0, expected.0), ("kind", given.1, expected.1)] {
+        if given != expected {
+            errors.push(FieldError::invalid(Path::new(field), given, format!("must be {expected}")));
+        }
+    }
+    let group = given.0.split_once('/').map_or("", |(group, _)| group);
+    ApiError::invalid(Named { group, resource: given.1, name }, &errors)
+}
+
+/// Why an object of one kind is not read as one of another.
+pub(super) fn unknown_kind(resource: &Resource, (api_version, given): (&str, &str), kind: &str) -> String {
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    match kinds::by_kind(group, version, given) {
+        Some(_) => {
+            let package = internal_package(&resource.group);
+            format!("converting ({version}.{given}) to ({package}.{kind}): unknown conversion")
+        }
+        None => format!(
+            "no kind {given:?} is registered for version {api_version:?} in scheme \"pkg/api/legacyscheme/scheme.go:30\""
+        ),
+    }
+}
+
+/// A write to a path is about the object of that name.
+pub(super) fn check_name(cx: &Context<'_>, object: &Value) -> Result<(), ApiError> {
+    let (name, namespace, at) = (meta_str(object, "name"), meta_str(object, "namespace"), &cx.info.name);
+    if name.is_empty() {
+        let why = format!("the name of the object ({at} based on URL) was undeterminable: name must be provided");
+        return Err(ApiError::bad_request(why));
+    }
+    if name != at {
+        let why = format!("the name of the object ({name}) does not match the name on the URL ({at})");
+        return Err(ApiError::bad_request(why));
+    }
+    if cx.resource.namespaced && !namespace.is_empty() && namespace != cx.info.namespace {
+        return Err(other_namespace());
+    }
+    Ok(())
+}
+
+fn other_namespace() -> ApiError {
+    ApiError::bad_request("the namespace of the provided object does not match the namespace sent on the request")
 }
 
 /// The name of the package in which a group's types are defined upstream.
@@ -126,11 +191,7 @@ fn check_namespace(cx: &Context<'_>, object: &mut Value) -> Result<(), ApiError>
     match meta_str(object, "namespace") {
         "" => object["metadata"]["namespace"] = cx.info.namespace.as_str().into(),
         given if given == cx.info.namespace => {}
-        _ => {
-            return Err(ApiError::bad_request(
-                "the namespace of the provided object does not match the namespace sent on the request",
-            ));
-        }
+        _ => return Err(other_namespace()),
     }
     Ok(())
 }
@@ -142,14 +203,16 @@ pub(super) fn clean(
     object: &mut Value,
     mut complaints: Vec<String>,
     validation: FieldValidation,
-) -> Result<Vec<String>, String> {
-    let unknown = cx.resource.clean(&cx.info.subresource, object)?;
+    reading: Reading,
+) -> Result<(), String> {
+    let unknown = cx.resource.clean(&cx.info.subresource, object, reading)?;
     complaints.extend(unknown.iter().map(|path| json::unknown_field(path)));
     match validation {
-        FieldValidation::Ignore => Ok(Vec::new()),
-        FieldValidation::Strict if !complaints.is_empty() => Err(json::strict_decoding_error(&complaints)),
-        FieldValidation::Warn | FieldValidation::Strict => Ok(complaints),
+        FieldValidation::Ignore => {}
+        FieldValidation::Strict if !complaints.is_empty() => return Err(json::strict_decoding_error(&complaints)),
+        FieldValidation::Warn | FieldValidation::Strict => cx.warnings.add(complaints),
     }
+    Ok(())
 }
 
 #[cfg(test)]

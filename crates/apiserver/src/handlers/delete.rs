@@ -134,9 +134,8 @@ impl Options {
 /// DELETE of one object.
 pub async fn delete(cx: &Context<'_>) -> Result<Response<Body>, ApiError> {
     let options = Options::parse(cx)?;
-    let mut warnings = Vec::new();
     let by_delete = (Operation::Delete, Value::Null);
-    let (object, gone) = delete_named(cx, &cx.info.name, &options, by_delete, &mut warnings).await?;
+    let (object, gone) = delete_named(cx, &cx.info.name, &options, by_delete).await?;
     if gone && !cx.resource.returns_deleted() {
         let mut details = json!({"name": meta_str(&object, "name"), "kind": cx.resource.plural});
         if !cx.resource.group.is_empty() {
@@ -146,13 +145,9 @@ pub async fn delete(cx: &Context<'_>) -> Result<Response<Body>, ApiError> {
         let status = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details,
         });
-        let mut response = response::json(StatusCode::OK, &status);
-        response::warn(&mut response, &warnings);
-        return Ok(response);
+        return Ok(response::json(StatusCode::OK, &status));
     }
-    let mut response = view::object(cx, StatusCode::OK, object)?;
-    response::warn(&mut response, &warnings);
-    Ok(response)
+    view::object(cx, StatusCode::OK, object)
 }
 
 /// DELETE of everything that the selectors name.
@@ -163,7 +158,7 @@ pub async fn delete_collection(cx: &Context<'_>) -> Result<Response<Body>, ApiEr
     for entry in &page.entries {
         let namespaced = cx.of_namespace(&entry.key.namespace);
         let by_delete = (Operation::Delete, Value::Null);
-        match delete_named(&namespaced, &entry.key.name, &options, by_delete, &mut Vec::new()).await {
+        match delete_named(&namespaced, &entry.key.name, &options, by_delete).await {
             Err(e) if e.code != 404 => return Err(e),
             _ => {}
         }
@@ -177,7 +172,6 @@ pub(super) async fn delete_named(
     name: &str,
     options: &Options,
     (operation, object): (Operation, Value),
-    warnings: &mut Vec<String>,
 ) -> Result<(Value, bool), ApiError> {
     let mut key = cx.key();
     name.clone_into(&mut key.name);
@@ -187,8 +181,8 @@ pub(super) async fn delete_named(
         options.check(cx, name, &current)?;
         let mut request = cx.admission(operation, object.clone(), Some(current.clone()), options.dry_run);
         name.clone_into(&mut request.name);
-        cx.server.admission().mutate(&mut request, warnings).await?;
-        cx.server.admission().validate(&request, warnings).await?;
+        cx.mutate(&mut request).await?;
+        cx.validate(&request).await?;
         let next = begin(cx, &current, options);
         let gone = cx.resource.deletion_is_complete(&next);
         if options.dry_run || (!gone && next == *current) {

@@ -27,7 +27,7 @@ use crate::object::meta_str;
 use crate::options::{Write, WriteOptions};
 use crate::request::{Query, RequestInfo};
 use crate::resource::Resource;
-use crate::response::{Accepted, Body};
+use crate::response::{Accepted, Body, Warnings};
 use crate::server::Server;
 use crate::store::{Entry, Key};
 
@@ -42,6 +42,7 @@ pub struct Context<'a> {
     pub(crate) body: Bytes,
     pub(crate) user: User,
     pub(crate) accepted: Accepted,
+    pub(crate) warnings: Warnings,
 }
 
 /// Calls the handler of the verb.
@@ -71,6 +72,13 @@ fn not_allowed() -> ApiError {
     ApiError::method_not_allowed("the server does not allow this method on the requested resource")
 }
 
+fn no_such_subresource(cx: &Context<'_>) -> ApiError {
+    match cx.resource.is_custom() {
+        true => ApiError::not_found(cx.resource.named(&cx.info.name)),
+        false => ApiError::no_such_path(),
+    }
+}
+
 /// Refuses what the path cannot mean for this resource.
 fn check_served(cx: &Context<'_>) -> Result<(), ApiError> {
     let info = &cx.info;
@@ -80,7 +88,7 @@ fn check_served(cx: &Context<'_>) -> Result<(), ApiError> {
     }
     let sub = match info.subresource.as_str() {
         "" => None,
-        name => Some(cx.resource.subresource(name).ok_or_else(ApiError::no_such_path)?),
+        name => Some(cx.resource.subresource(name).ok_or_else(|| no_such_subresource(cx))?),
     };
     let verbs = sub.map_or(&cx.resource.verbs, |s| &s.verbs);
     let needs_namespace = cx.resource.namespaced
@@ -151,10 +159,41 @@ impl Context<'_> {
         Ok(other)
     }
 
-    /// A definition is established by the write that makes or changes it.
+    /// Mutating admission of this write.
+    async fn mutate(&self, request: &mut Request) -> Result<(), ApiError> {
+        let mut warnings = Vec::new();
+        let outcome = self.server.admission().mutate(request, &mut warnings).await;
+        self.warnings.add(warnings);
+        outcome
+    }
+
+    /// Validating admission of this write.
+    async fn validate(&self, request: &Request) -> Result<(), ApiError> {
+        let mut warnings = Vec::new();
+        let outcome = self.server.admission().validate(request, &mut warnings).await;
+        self.warnings.add(warnings);
+        outcome
+    }
+
+    /// A definition is established by the write that makes or changes it, in the name of the server.
     fn establish(&self, object: &mut Value) {
-        if self.resource.storage == definitions::STORAGE && self.info.subresource.is_empty() {
-            definitions::establish(object, &self.server.registry(), self.server.now());
+        if self.resource.storage != definitions::STORAGE || !self.info.subresource.is_empty() {
+            return;
+        }
+        let before = object.clone();
+        definitions::establish(object, &self.server.registry(), self.server.now());
+        if *object != before {
+            let (api_version, reset) = (self.resource.api_version(), self.resource.reset_fields("status"));
+            let by_server = apply::Write {
+                manager: definitions::MANAGER,
+                subresource: "status",
+                api_version: &api_version,
+                kind: &self.resource.kind,
+                now: self.server.now(),
+                schema: &self.resource.schema,
+                reset: &reset,
+            };
+            apply::track_update(Some(&before), object, &by_server);
         }
     }
 

@@ -1,17 +1,22 @@
 //! PATCH in its four kinds: JSON patch, merge patch, strategic merge patch, and server-side apply.
 
 use http::Response;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tether_machinery::field::{FieldError, Path};
+use tether_machinery::json::go_kind;
 use tether_machinery::status::{ApiError, Named};
 use tether_machinery::{apply, go, patch};
 
+use super::decode::check_name;
 use super::write::{self, Tracking};
 use super::{Context, decode};
-use crate::body;
+use crate::body::{self, Decoded};
 use crate::object::meta_str;
 use crate::options::{FieldValidation, Write, WriteOptions};
+use crate::resource::Reading;
 use crate::response::Body;
+
+const APPLY_PATCH: &str = "application/apply-patch+yaml";
 
 /// The kinds of patch, by content type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +33,7 @@ impl Kind {
             "application/json-patch+json" => Some(Self::Json),
             "application/merge-patch+json" => Some(Self::Merge),
             "application/strategic-merge-patch+json" => Some(Self::Strategic),
-            "application/apply-patch+yaml" => Some(Self::Apply),
+            APPLY_PATCH => Some(Self::Apply),
             _ => None,
         }
     }
@@ -36,48 +41,76 @@ impl Kind {
 
 /// Answers a PATCH.
 pub async fn patch(cx: &Context<'_>) -> Result<Response<Body>, ApiError> {
-    let kind = Kind::of(body::media_type(cx.headers));
-    let supported = match kind {
-        Some(Kind::Strategic) => !cx.resource.is_custom(),
-        Some(_) => true,
-        None => false,
-    };
-    let Some(kind) = kind.filter(|_| supported) else {
-        let strategic = if cx.resource.is_custom() { "" } else { ", application/strategic-merge-patch+json" };
-        return Err(ApiError::unsupported_media_type(format!(
-            "the body of the request was in an unknown format - accepted media types include: \
-             application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml{strategic}"
-        )));
-    };
-    if kind == Kind::Apply {
+    if Kind::of(body::media_type(cx.headers)) == Some(Kind::Apply) {
         return apply(cx, &cx.options_of(Write::Apply)?).await;
     }
     let options = cx.options_of(Write::Patch)?;
-    let decoded = body::decode_json(&cx.body)?;
-    let complaints = std::sync::Mutex::new(Vec::new());
-    let compute = |current: &Value| {
-        let mut wished = match kind {
-            Kind::Json => patch::json(current, &decoded.value)?,
-            Kind::Merge => {
+    let patch = Patch::read(cx)?;
+    write::change(cx, &options, Tracking::Update, |current| patch.applied(cx, current, &options)).await?.respond(cx)
+}
+
+/// A patch that says what to change; a configuration to apply is none.
+pub(super) struct Patch {
+    kind: Kind,
+    decoded: Decoded,
+}
+
+impl Patch {
+    pub(super) fn read(cx: &Context<'_>) -> Result<Self, ApiError> {
+        let kind = match Kind::of(body::media_type(cx.headers)) {
+            Some(Kind::Strategic) if cx.resource.is_custom() => None,
+            Some(Kind::Apply) | None => None,
+            kind => kind,
+        };
+        let Some(kind) = kind else {
+            return Err(match cx.resource.is_custom() {
+                true => {
+                    body::unknown_format(&["application/json-patch+json", "application/merge-patch+json", APPLY_PATCH])
+                }
+                false => ApiError::new(415, "UnsupportedMediaType", "415: Unsupported Media Type", json!({})),
+            });
+        };
+        Ok(Self { kind, decoded: decode_patch(cx, kind)? })
+    }
+
+    /// What the patch makes of `current`, which is what the path names: the object, or its Scale.
+    pub(super) fn applied(&self, cx: &Context<'_>, current: &Value, options: &WriteOptions) -> Result<Value, ApiError> {
+        let patch = &self.decoded.value;
+        let mut wished = match self.kind {
+            Kind::Json => patch::json(current, patch)?,
+            Kind::Strategic => patch::strategic(current, patch, &cx.resource.schema)?,
+            Kind::Merge | Kind::Apply => {
                 let mut wished = current.clone();
-                patch::merge(&mut wished, &decoded.value);
+                patch::merge(&mut wished, patch);
                 wished
             }
-            _ => patch::strategic(current, &decoded.value, &cx.resource.schema)?,
         };
         // Upstream shows the patch where it works on values, and the result where it works on text.
-        let shown = if kind == Kind::Strategic { go::shown(&decoded.value) } else { wished.to_string() };
-        let found = decode::clean(cx, &mut wished, decoded.complaints.clone(), options.validation)
-            .map_err(|why| invalid_patch(shown, why))?;
-        *complaints.lock().expect("no panic happens under this lock") = found;
+        let (shown, reading) = match self.kind {
+            Kind::Strategic => (go::shown(patch), Reading::Merged),
+            _ => (wished.to_string(), Reading::Text),
+        };
+        let cleaned = keep_kind(cx, &mut wished, self.kind)?.and_then(|()| {
+            decode::clean(cx, &mut wished, self.decoded.complaints.clone(), options.validation, reading)
+        });
+        cleaned.map_err(|why| invalid_patch(shown, why))?;
         check_name(cx, &wished)?;
-        check_kind(cx, &wished)?;
         Ok(wished)
-    };
-    let mut written = write::change(cx, &options, Tracking::Update, compute).await?;
-    let complaints = complaints.into_inner().expect("no panic happens under this lock");
-    written.warnings.splice(0..0, complaints);
-    written.respond(cx)
+    }
+}
+
+/// The patch itself; one that is applied to text has to be text of the right kind.
+fn decode_patch(cx: &Context<'_>, kind: Kind) -> Result<Decoded, ApiError> {
+    let undecodable = |why: &str| ApiError::bad_request(format!("error decoding patch: {why}"));
+    match body::decode_json(&cx.body) {
+        Ok(decoded) if kind == Kind::Merge && !decoded.value.is_object() => {
+            let found = go_kind(&decoded.value);
+            let why = format!("json: cannot unmarshal {found} into Go value of type map[string]interface {{}}");
+            Err(undecodable(&why))
+        }
+        Err(error) if kind != Kind::Strategic && error.code == 400 => Err(undecodable(&error.message)),
+        other => other,
+    }
 }
 
 /// 422 for a patch whose result is no object of the kind.
@@ -86,53 +119,53 @@ fn invalid_patch(shown: String, why: String) -> ApiError {
     ApiError::invalid(nothing, &[FieldError::invalid(Path::new("patch"), shown, why)])
 }
 
-/// A patch changes an object; it does not make it another one.
-fn check_name(cx: &Context<'_>, wished: &Value) -> Result<(), ApiError> {
-    let (name, namespace) = (meta_str(wished, "name"), meta_str(wished, "namespace"));
-    let (at, within) = (&cx.info.name, &cx.info.namespace);
-    if name.is_empty() {
-        let why = format!("the name of the object ({at} based on URL) was undeterminable: name must be provided");
-        return Err(ApiError::bad_request(why));
+/// A patch changes an object; it does not make it one of another kind. What it did to `apiVersion` and `kind` is
+/// undone if it only removed them; the inner error is the decoder's for a result that says something else.
+fn keep_kind(cx: &Context<'_>, wished: &mut Value, patch: Kind) -> Result<Result<(), String>, ApiError> {
+    let (api_version, kind) = cx.resource.body_kind(&cx.info.subresource);
+    if !wished.is_object() {
+        return Ok(Err(decode::not_an_object(wished)));
     }
-    if name != at {
-        let why = format!("the name of the object ({name}) does not match the name on the URL ({at})");
-        return Err(ApiError::bad_request(why));
+    let given = |field: &str| wished.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let (given_version, given_kind) = (given("apiVersion"), given("kind"));
+    let says = |given: &str, expected: &str| given.is_empty() || given == expected;
+    if patch == Kind::Strategic || (says(&given_version, &api_version) && says(&given_kind, &kind)) {
+        wished["apiVersion"] = api_version.into();
+        wished["kind"] = kind.into();
+        return Ok(Ok(()));
     }
-    if cx.resource.namespaced && !namespace.is_empty() && namespace != within {
-        let why =
-            format!("the namespace of the object ({namespace}) does not match the namespace on the request ({within})");
-        return Err(ApiError::bad_request(why));
+    if cx.resource.is_custom() {
+        return Err(decode::other_kind((&given_version, &given_kind), (&api_version, &kind), &cx.info.name));
     }
-    Ok(())
-}
-
-fn check_kind(cx: &Context<'_>, wished: &Value) -> Result<(), ApiError> {
-    let (api_version, kind) = cx.resource.body_kind("");
-    for (field, expected) in [("apiVersion", api_version), ("kind", kind)] {
-        if wished.get(field).and_then(Value::as_str).is_some_and(|given| given != expected) {
-            return Err(ApiError::bad_request(format!("{field} of the object must stay {expected:?}")));
-        }
-    }
-    Ok(())
+    Ok(Err(decode::unknown_kind(&cx.resource, (&given_version, &given_kind), &kind)))
 }
 
 async fn apply(cx: &Context<'_>, options: &WriteOptions) -> Result<Response<Body>, ApiError> {
     let decoded = body::decode_yaml(&cx.body)?;
     let config = decoded.value;
-    if !config.is_object() {
-        return Err(ApiError::bad_request("the applied configuration must be one object with apiVersion and kind"));
-    }
-    let duplicates = refuse_duplicates(decoded.complaints, options.validation)?;
+    let config = match config {
+        // An empty document is an object without fields, of no kind at all.
+        Value::Null => json!({}),
+        Value::Object(_) => config,
+        other => {
+            let found = go_kind(&other);
+            return Err(ApiError::bad_request(format!(
+                "error decoding YAML: error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {found} \
+                 into Go value of type map[string]interface {{}}"
+            )));
+        }
+    };
+    cx.warnings.add(refuse_duplicates(decoded.complaints, options.validation)?);
     let (api_version, reset) = (cx.resource.api_version(), cx.resource.reset_fields(&cx.info.subresource));
     let ownership = cx.ownership(options, &api_version, &reset);
     // The configuration is taken as it is: what it does not say is not applied, not even as a default.
     let merge = |live: Option<&Value>| {
         let mut object = apply::apply(live, &config, options.force, &ownership)?.object;
         check_name(cx, &object)?;
-        cx.resource.clean(&cx.info.subresource, &mut object).map_err(ApiError::bad_request)?;
+        cx.resource.clean(&cx.info.subresource, &mut object, Reading::Merged).map_err(ApiError::bad_request)?;
         Ok(object)
     };
-    let mut written = if cx.server.store().get(&cx.key()).is_none() && cx.info.subresource.is_empty() {
+    let written = if cx.server.store().get(&cx.key()).is_none() && cx.info.subresource.is_empty() {
         if !meta_str(&config, "resourceVersion").is_empty() || !meta_str(&config, "uid").is_empty() {
             let why =
                 "uid mismatch: the provided object specified uid or resourceVersion, and no existing object was found";
@@ -147,7 +180,6 @@ async fn apply(cx: &Context<'_>, options: &WriteOptions) -> Result<Response<Body
     } else {
         write::change(cx, options, Tracking::Applied, |current| merge(Some(current))).await?
     };
-    written.warnings.splice(0..0, duplicates);
     written.respond(cx)
 }
 

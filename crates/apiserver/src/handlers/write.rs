@@ -16,7 +16,7 @@ use crate::admission::Operation;
 use crate::object::{self, meta_str};
 use crate::options::WriteOptions;
 use crate::random;
-use crate::response::{self, Body};
+use crate::response::Body;
 use crate::store::{Change, Entry, Expect, WriteError};
 
 /// How often a change without a `resourceVersion` is computed anew after losing a race; Kubernetes' number.
@@ -28,47 +28,32 @@ const MAX_NAME_TRIES: usize = 8;
 pub(super) struct Written {
     pub object: Value,
     pub created: bool,
-    pub warnings: Vec<String>,
 }
 
 impl Written {
     pub(super) fn respond(self, cx: &Context<'_>) -> Result<Response<Body>, ApiError> {
         let status = if self.created { StatusCode::CREATED } else { StatusCode::OK };
-        let mut response = view::object(cx, status, self.object)?;
-        response::warn(&mut response, &self.warnings);
-        Ok(response)
+        view::object(cx, status, self.object)
     }
 }
 
 /// POST of a new object.
 pub async fn create(cx: &Context<'_>) -> Result<Response<Body>, ApiError> {
     let options = cx.write_options()?;
-    let (object, warnings) = decode::object(cx, &options)?;
-    let mut written = create_object(cx, object, &options, Tracking::Update).await?;
-    written.warnings.splice(0..0, warnings);
-    written.respond(cx)
+    let object = decode::object(cx, &options)?;
+    create_object(cx, object, &options, Tracking::Update).await?.respond(cx)
 }
 
 /// PUT of a whole object.
 pub async fn update(cx: &Context<'_>) -> Result<Response<Body>, ApiError> {
     let options = cx.write_options()?;
-    let (object, warnings) = decode::object(cx, &options)?;
-    let name = meta_str(&object, "name");
-    if name != cx.info.name {
-        let why = if name.is_empty() {
-            "name must be provided".to_owned()
-        } else {
-            format!("the name of the object ({name}) does not match the name on the URL ({})", cx.info.name)
-        };
-        return Err(ApiError::bad_request(why));
-    }
+    let object = decode::object(cx, &options)?;
+    decode::check_name(cx, &object)?;
     if cx.server.store().get(&cx.key()).is_none() && cx.resource.create_on_update() && cx.info.subresource.is_empty() {
         cx.may_create()?;
         return create_object(cx, object, &options, Tracking::Update).await?.respond(cx);
     }
-    let mut written = change(cx, &options, Tracking::Update, |_| Ok(object.clone())).await?;
-    written.warnings.splice(0..0, warnings);
-    written.respond(cx)
+    change(cx, &options, Tracking::Update, |_| Ok(object.clone())).await?.respond(cx)
 }
 
 /// Who the changed fields belong to afterwards.
@@ -122,16 +107,15 @@ async fn create_once(
     if let Some(why) = cx.resource.refuse_create(&object) {
         return Err(ApiError::forbidden(cx.resource.named(meta_str(&object, "name")), why));
     }
-    let mut warnings = Vec::new();
     let mut request = cx.admission(Operation::Create, object, None, options.dry_run);
-    cx.server.admission().mutate(&mut request, &mut warnings).await?;
+    cx.mutate(&mut request).await?;
     cx.resource.complete(&mut request.object);
     cx.resource.prepare_create(&mut request.object, cx.server.now());
     cx.establish(&mut request.object);
     let name = meta_str(&request.object, "name").to_owned();
     cx.refuse_invalid(&name, &cx.resource.validate_create(&request.object))?;
-    warnings.extend(cx.resource.warnings(&request.object, None));
-    cx.server.admission().validate(&request, &mut warnings).await?;
+    cx.warnings.add(cx.resource.warnings(&request.object, None));
+    cx.validate(&request).await?;
     let object = request.object;
     let object = if options.dry_run {
         if cx.server.store().get(&cx.key_of(&object)).is_some() {
@@ -148,7 +132,7 @@ async fn create_once(
         cx.server.written(&cx.resource);
         cx.resource.read(&entry)
     };
-    Ok(Written { object, created: true, warnings })
+    Ok(Written { object, created: true })
 }
 
 fn fill_new_metadata(cx: &Context<'_>, object: &mut Value) {
@@ -243,16 +227,14 @@ fn pinned_revision(cx: &Context<'_>, wished: &Value, current: &Value) -> Result<
     let asked = meta_str(wished, "resourceVersion");
     if asked.is_empty() || asked == "0" {
         if cx.info.verb == "update" && !cx.resource.unconditional_update() {
-            let error = FieldError::invalid(
-                Path::new("metadata.resourceVersion"),
-                Value::Null,
-                "must be specified for an update",
-            );
-            let mut error = ApiError::invalid(cx.resource.kind_named(&cx.info.name), &[error]);
-            error.message = error.message.replace("null", "0x0");
-            return Err(error);
+            let path = Path::new("metadata.resourceVersion");
+            let missing = FieldError::invalid(path, 0, "must be specified for an update");
+            return Err(ApiError::invalid(cx.resource.named(&cx.info.name), &[missing]));
         }
         return Ok(false);
+    }
+    if let Some(why) = not_a_revision(asked) {
+        return Err(ApiError::new(500, "", why, Value::Null));
     }
     if asked != meta_str(current, "resourceVersion") {
         return Err(modified(cx));
@@ -260,6 +242,17 @@ fn pinned_revision(cx: &Context<'_>, wished: &Value, current: &Value) -> Result<
     // A patch is computed from the present object and carries its revision along; only a PUT or a patch
     // that names the revision itself pins it.
     Ok(cx.info.verb == "update" || cx.patch_names_revision())
+}
+
+/// Why a text is no revision, in the words of Go.
+fn not_a_revision(text: &str) -> Option<String> {
+    match text.bytes().all(|byte| byte.is_ascii_digit()) {
+        false => Some(format!("strconv.ParseUint: parsing {text:?}: invalid syntax")),
+        true if text.parse::<u64>().is_err() => {
+            Some(format!("strconv.ParseUint: parsing {text:?}: value out of range"))
+        }
+        true => None,
+    }
 }
 
 async fn change_once(
@@ -278,9 +271,8 @@ async fn change_once(
         cx.track(options, Some(current), &mut wished);
     }
     cx.resource.admit(Operation::Update, subresource, &mut wished);
-    let mut warnings = Vec::new();
     let mut request = cx.admission(Operation::Update, wished, Some(current.clone()), options.dry_run);
-    cx.server.admission().mutate(&mut request, &mut warnings).await?;
+    cx.mutate(&mut request).await?;
     cx.resource.complete(&mut request.object);
     cx.resource.prepare_update(subresource, &mut request.object, current, cx.server.now());
     cx.establish(&mut request.object);
@@ -289,12 +281,12 @@ async fn change_once(
     let errors = cx.resource.validate_update(subresource, &request.object, current);
     cx.refuse_invalid(name, &errors)?;
     if subresource.is_empty() {
-        warnings.extend(cx.resource.warnings(&request.object, Some(current)));
+        cx.warnings.add(cx.resource.warnings(&request.object, Some(current)));
     }
-    cx.server.admission().validate(&request, &mut warnings).await?;
+    cx.validate(&request).await?;
     let wished = request.object;
     if wished == **current || options.dry_run {
-        return Ok(Written { object: wished, created: false, warnings });
+        return Ok(Written { object: wished, created: false });
     }
     let expect = Expect::Revision(entry.revision);
     let change = if cx.resource.deletion_is_complete(&wished) {
@@ -305,7 +297,7 @@ async fn change_once(
     match cx.server.store().write(cx.key(), expect, change).await {
         Ok(entry) => {
             cx.server.written(&cx.resource);
-            Ok(Written { object: cx.resource.read(&entry), created: false, warnings })
+            Ok(Written { object: cx.resource.read(&entry), created: false })
         }
         Err(WriteError::Conflict { current: None }) => Err(Lost::For(ApiError::not_found(cx.resource.named(name)))),
         Err(WriteError::Conflict { .. }) => Err(Lost::Race),

@@ -23,6 +23,7 @@ mod managers;
 mod merge;
 mod remove;
 mod set;
+mod times;
 mod types;
 mod validate;
 
@@ -40,6 +41,7 @@ use self::types::{Ty, TypeError};
 pub use self::element::PathElement;
 pub use self::managers::{ANCIENT_CHANGES, MAX_UPDATE_MANAGERS};
 pub use self::set::{DecodeError, FieldPath, FieldSet};
+pub use self::times::keep_times;
 
 use crate::patch::plain_error;
 use crate::schema::Schema;
@@ -93,8 +95,9 @@ impl<'a> Write<'a> {
         Ty::Object(self.schema)
     }
 
-    fn time(&self) -> String {
-        self.now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+    /// When it happens. What is changed through a Scale has no date: Kubernetes loses it on the way from there.
+    fn time(&self) -> Option<String> {
+        (self.subresource != "scale").then(|| self.now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
     }
 }
 
@@ -124,24 +127,6 @@ pub fn track_update(live: Option<&Value>, new: &mut Value, write: &Write<'_>) {
         _ => tracked(live, new, &sent, write),
     };
     put_managed_fields(new, entries.filter(|entries| !entries.is_null()));
-}
-
-/// Takes the old times of `managedFields` if they are all that differs from the old object, so that a write which
-/// changes nothing is none.
-pub fn keep_times(new: &mut Value, old: &Value) {
-    let timeless = |object: &Value| {
-        let mut object = object.clone();
-        if let Some(entries) = object.pointer_mut("/metadata/managedFields").and_then(Value::as_array_mut) {
-            for entry in entries.iter_mut().filter_map(Value::as_object_mut) {
-                entry.remove("time");
-            }
-        }
-        object
-    };
-    let entries = |object: &Value| object["metadata"]["managedFields"].clone();
-    if entries(new) != entries(old) && timeless(new) == timeless(old) {
-        new["metadata"]["managedFields"] = entries(old);
-    }
 }
 
 /// Whether nothing differs that anyone could own. Cheaper than to compare field by field and find nothing.
@@ -214,7 +199,7 @@ fn updated(
     if !own.is_empty() {
         let id = ManagerId::new(manager, Operation::Update, write.api_version, write.subresource);
         let set = managers.0.get(&id).map_or_else(|| own.clone(), |before| own.union(&before.set));
-        let managed = Managed { set, version: write.api_version.to_owned(), time: Some(write.time()) };
+        let managed = Managed { set, version: write.api_version.to_owned(), time: write.time() };
         managers.0.insert(id, managed);
     }
     managers.cap();
@@ -370,7 +355,7 @@ fn merged(
         managed.set = managed.set.difference(&UNOWNED);
         // An apply that changes nothing leaves the time as it is, so that it can be no write at all.
         if changed {
-            managed.time = Some(write.time());
+            managed.time = write.time();
         }
     }
     managers.0.retain(|_, managed| !managed.set.is_empty());

@@ -3,6 +3,7 @@
 mod conversion;
 mod defaults;
 mod object;
+mod scale;
 mod schema_rules;
 mod validate;
 

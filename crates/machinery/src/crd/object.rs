@@ -7,21 +7,24 @@ use crate::field::{FieldError, Path};
 use crate::go;
 use crate::schema::{self, cel};
 
-/// Errors of an object, apart from those of its metadata. `old` is what an update replaces; `status` says
-/// that it came through the status subresource.
-pub fn validate_object(new: &Value, old: Option<&Value>, status: bool, version: &CrdVersion) -> Vec<FieldError> {
+/// Errors of an object. `errors` are those of its metadata; `old` is what an update replaces; `status` says that it
+/// came through the status subresource.
+pub fn validate_object(
+    mut errors: Vec<FieldError>,
+    new: &Value,
+    old: Option<&Value>,
+    status: bool,
+    version: &CrdVersion,
+) -> Vec<FieldError> {
     let schema = &version.schema;
-    let mut errors = match old {
-        Some(old) if status => schema::validate_status_update(new, old, schema),
-        Some(old) => schema::validate_update(new, old, schema),
-        None => schema::validate(new, schema),
-    };
+    errors.extend(schema::validate_fields(new, old, status, schema));
     if let Some(scale) = &version.scale {
         if !status {
             replicas(new, &scale.spec_path, &mut errors);
         }
         scale_status(new, scale, &mut errors);
     }
+    errors.extend(schema::validate_lists(new, old, status, schema));
     match cel::blocked(&errors, schema) {
         Some(error) => errors.push(error),
         None => errors.extend(cel::validate(new, old, schema)),
@@ -32,22 +35,24 @@ pub fn validate_object(new: &Value, old: Option<&Value>, status: bool, version: 
 fn scale_status(object: &Value, scale: &Scale, errors: &mut Vec<FieldError>) {
     replicas(object, &scale.status_path, errors);
     let Some(path) = &scale.selector_path else { return };
-    if let Some(other) = at(object, path).filter(|value| !value.is_string()) {
-        let why =
-            format!("{path} accessor error: {} is of the type {}, expected string", go::shown(other), go_type(other));
-        errors.push(FieldError::invalid(Path::new(path), "", why));
-    }
+    let why = match at(object, path) {
+        Ok(Some(other)) if !other.is_string() => accessor_error(path, other, "string"),
+        Ok(_) => return,
+        Err(why) => why,
+    };
+    errors.push(FieldError::invalid(Path::new(path), "", why));
 }
 
 /// A number of replicas is a number of processes somewhere.
 fn replicas(object: &Value, path: &str, errors: &mut Vec<FieldError>) {
-    let Some(value) = at(object, path) else { return };
     let mut invalid = |value: Value, why: String| errors.push(FieldError::invalid(Path::new(path), value, why));
+    let value = match at(object, path) {
+        Ok(Some(value)) => value,
+        Ok(None) => return,
+        Err(why) => return invalid(0.into(), why),
+    };
     match value.as_i64() {
-        None => {
-            let (shown, ty) = (go::shown(value), go_type(value));
-            invalid(0.into(), format!("{path} accessor error: {shown} is of the type {ty}, expected int64"));
-        }
+        None => invalid(0.into(), accessor_error(path, value, "int64")),
         Some(n) if n < 0 => invalid(n.into(), "should be a non-negative integer".to_owned()),
         Some(n) if n > i64::from(i32::MAX) => {
             invalid(n.into(), format!("should be less than or equal to {}", i32::MAX));
@@ -56,9 +61,23 @@ fn replicas(object: &Value, path: &str, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// The value at a path like `.spec.replicas`.
-fn at<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
-    path.trim_start_matches('.').split('.').try_fold(object, |value, name| value.get(name))
+/// The value at a path like `.spec.replicas`, or what stands in its way.
+pub(super) fn at<'a>(object: &'a Value, path: &str) -> Result<Option<&'a Value>, String> {
+    let mut value = object;
+    for name in path.trim_start_matches('.').split('.') {
+        let Some(map) = value.as_object() else {
+            return Err(accessor_error(path, value, "map[string]interface{}"));
+        };
+        match map.get(name) {
+            Some(inner) => value = inner,
+            None => return Ok(None),
+        }
+    }
+    Ok(Some(value))
+}
+
+fn accessor_error(path: &str, value: &Value, expected: &str) -> String {
+    format!("{path} accessor error: {} is of the type {}, expected {expected}", go::shown(value), go_type(value))
 }
 
 fn go_type(value: &Value) -> &'static str {
@@ -94,7 +113,7 @@ mod tests {
     }
 
     fn check(new: &Value, old: Option<&Value>, status: bool) -> Vec<String> {
-        validate_object(new, old, status, &version()).iter().map(ToString::to_string).collect()
+        validate_object(Vec::new(), new, old, status, &version()).iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -114,6 +133,17 @@ mod tests {
             ".status.replicas: Invalid value: 0: .status.replicas accessor error: x is of the type string, expected int64"
         );
         assert!(wrong[2].contains("some validation rules were not checked"));
+        assert_eq!(
+            check(&json!({"spec": []}), None, false)[1],
+            ".spec.replicas: Invalid value: 0: .spec.replicas accessor error: [] is of the type []interface {}, expected map[string]interface{}"
+        );
+    }
+
+    #[test]
+    fn wrong_metadata_keeps_rules_from_running() {
+        let nameless = vec![FieldError::required(Path::new("metadata.name"), "")];
+        let errors = validate_object(nameless, &json!({"spec": {"name": "root"}}), None, false, &version());
+        assert!(errors[1].to_string().contains("some validation rules were not checked"), "{errors:?}");
     }
 
     #[test]

@@ -12,7 +12,7 @@ mod shape;
 mod types;
 mod wire;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 use thiserror::Error;
 
 pub use decode::decode;
@@ -68,6 +68,17 @@ pub fn trim(api_version: &str, kind: &str, object: &mut Value) {
     let types = types::Types::get();
     if let (Some(message), Some(map)) = (types.by_kind(api_version, kind), object.as_object_mut()) {
         shape::trim(types, message, map);
+    }
+}
+
+/// [`trim`] for the metadata of an object of any kind.
+pub fn trim_metadata(object: &mut Value) {
+    let types = types::Types::get();
+    let message = types.by_kind("v1", "ConfigMap").expect("ConfigMap must be in the interface files");
+    if let Some(metadata) = object.get_mut("metadata").map(Value::take) {
+        let mut alone = Map::from_iter([("metadata".to_owned(), metadata)]);
+        shape::trim(types, message, &mut alone);
+        object["metadata"] = alone.remove("metadata").unwrap_or_else(|| Value::Object(Map::new()));
     }
 }
 

@@ -1,8 +1,8 @@
 //! Reading an object of a built-in kind the way Go reads it into a struct.
 //!
 //! Kubernetes does not validate built-in kinds against a schema: it decodes them. Values of another type
-//! are refused in the words of Go's decoder, nulls are as if they were not there, and quantities come out
-//! in their canonical form. Unknown fields are [`super::prune`]'s business.
+//! are refused in the words of Go's decoder, fields that are null are as if they were not there, values of maps
+//! that are null are empty, and quantities come out in their canonical form. Unknown fields are [`super::prune`]'s business.
 
 use serde_json::Value;
 
@@ -12,20 +12,32 @@ use crate::quantity::Quantity;
 /// Decodes `value` in place. The error is that of the decoder: `json: cannot unmarshal string into Go struct
 /// field PodSpec.spec.hostNetwork of type bool`.
 pub fn decode(value: &mut Value, schema: &Schema) -> Result<(), String> {
+    decode_as(value, schema, Words::Json)
+}
+
+/// [`decode`] in the words that a strategic merge patch is answered with: Kubernetes then has values in its hands
+/// and no text. `cannot convert int64 to string`.
+pub fn decode_merged(value: &mut Value, schema: &Schema) -> Result<(), String> {
+    decode_as(value, schema, Words::Values)
+}
+
+fn decode_as(value: &mut Value, schema: &Schema, words: Words) -> Result<(), String> {
     if value.is_object() {
-        return Decoder::default().node(value, schema);
+        return Decoder { words, owner: "", fields: Vec::new() }.node(value, schema);
     }
     let what = format!("json: cannot unmarshal {} into Go value of type {}", shown(value), go_type(schema));
     Err(what)
 }
 
-/// The message of the 400 for a body that does not decode.
-pub fn decoding_error(kind: &str, version: &str, error: &str) -> String {
-    format!("{kind} in version {version:?} cannot be handled as a {kind}: {error}")
+/// Which of Kubernetes' decoders speaks.
+#[derive(Clone, Copy)]
+enum Words {
+    Json,
+    Values,
 }
 
-#[derive(Default)]
 struct Decoder<'a> {
+    words: Words,
     /// The type that the innermost field belongs to.
     owner: &'a str,
     /// Fields on the way; Go leaves out the positions in lists and the keys of maps.
@@ -38,7 +50,8 @@ impl<'a> Decoder<'a> {
         let schema = schema.resolve();
         match value {
             Value::Object(map) => {
-                map.retain(|_, field| !field.is_null());
+                let in_map = |name: &str| !schema.properties.contains_key(name) && schema.additional.is_some();
+                map.retain(|name, field| !field.is_null() || in_map(name));
                 let around = self.owner;
                 self.owner = short_name(schema).unwrap_or(around);
                 for (name, field) in map.iter_mut() {
@@ -49,6 +62,9 @@ impl<'a> Decoder<'a> {
                         self.node(field, known)?;
                         self.fields.truncate(depth);
                     } else if let Some(values) = &schema.additional {
+                        if field.is_null() {
+                            *field = zero(values);
+                        }
                         self.node(field, values)?;
                     }
                 }
@@ -72,12 +88,12 @@ impl<'a> Decoder<'a> {
     fn scalar(&self, value: &mut Value, schema: &Schema) -> Result<(), String> {
         let definition = short_name(schema).unwrap_or_default();
         match schema.ty {
-            Type::Object if !value.is_object() => return self.mismatch(&shown(value), schema),
-            Type::Array if !value.is_array() => return self.mismatch(&shown(value), schema),
-            Type::Boolean if !value.is_boolean() => return self.mismatch(&shown(value), schema),
-            Type::Number if !value.is_number() => return self.mismatch(&shown(value), schema),
+            Type::Object if !value.is_object() => return self.mismatch(&shown(value), value, schema),
+            Type::Array if !value.is_array() => return self.mismatch(&shown(value), value, schema),
+            Type::Boolean if !value.is_boolean() => return self.mismatch(&shown(value), value, schema),
+            Type::Number if !value.is_number() => return self.mismatch(&shown(value), value, schema),
             Type::String => {
-                let Some(text) = value.as_str() else { return self.mismatch(&shown(value), schema) };
+                let Some(text) = value.as_str() else { return self.mismatch(&shown(value), value, schema) };
                 match (definition, schema.format.as_deref()) {
                     ("Time", _) => timestamp(text, "2006-01-02T15:04:05Z07:00")?,
                     ("MicroTime", _) => timestamp(text, "2006-01-02T15:04:05.000000Z07:00")?,
@@ -87,10 +103,10 @@ impl<'a> Decoder<'a> {
             }
             Type::Integer => {
                 let Some(number) = value.as_i64().filter(|_| !value.is_f64()) else {
-                    return self.mismatch(&exact(value), schema);
+                    return self.mismatch(&exact(value), value, schema);
                 };
                 if schema.format.as_deref() == Some("int32") && i32::try_from(number).is_err() {
-                    return self.mismatch(&format!("number {number}"), schema);
+                    return self.mismatch(&format!("number {number}"), value, schema);
                 }
             }
             Type::IntOrString if definition == "Quantity" => {
@@ -103,18 +119,46 @@ impl<'a> Decoder<'a> {
             Type::IntOrString => match value {
                 Value::String(_) => {}
                 Value::Number(n) if n.as_i64().is_some_and(|n| i32::try_from(n).is_ok()) => {}
-                _ => return self.mismatch(&exact(value), schema),
+                _ => return self.mismatch(&exact(value), value, schema),
             },
             _ => {}
         }
         Ok(())
     }
 
-    fn mismatch(&self, got: &str, schema: &Schema) -> Result<(), String> {
+    fn mismatch(&self, got: &str, value: &Value, schema: &Schema) -> Result<(), String> {
+        if let (Words::Values, Some(error)) = (self.words, value_mismatch(value, schema)) {
+            return Err(error);
+        }
         let field = self.fields.join(".");
         let ty = go_type(schema);
         Err(format!("json: cannot unmarshal {got} into Go struct field {}.{field} of type {ty}", self.owner))
     }
+}
+
+/// What the decoder of values says; `None` for types that read text even then.
+fn value_mismatch(value: &Value, schema: &Schema) -> Option<String> {
+    let source = match value {
+        Value::Null => return None,
+        Value::Bool(_) => "bool",
+        Value::Number(n) if n.is_i64() => "int64",
+        Value::Number(_) => "float64",
+        Value::String(_) => "string",
+        Value::Array(_) => "slice",
+        Value::Object(_) => "map",
+    };
+    let wanted = go_type(schema);
+    Some(match (schema.ty, source) {
+        (Type::IntOrString | Type::Any, _) => return None,
+        (Type::String, _) if matches!(short_name(schema), Some("Time" | "MicroTime")) => return None,
+        (Type::Object, _) if schema.additional.is_some() => format!("cannot restore map from {source}"),
+        (Type::Object, _) => format!("cannot restore struct from: {source}"),
+        (Type::Array, _) => format!("cannot restore slice from {source}"),
+        (Type::String, "int64") | (Type::Integer, "float64" | "int64") => {
+            format!("cannot convert {source} to {wanted}")
+        }
+        _ => format!("unrecognized type: {wanted}"),
+    })
 }
 
 /// The struct that Go embeds to give a type this field; it is part of the path of errors.
@@ -318,7 +362,29 @@ mod tests {
         ] {
             assert_eq!(decoded(kind, value.clone()).unwrap_err(), want, "{value}");
         }
-        assert_eq!(decoding_error("Pod", "v1", "no"), "Pod in version \"v1\" cannot be handled as a Pod: no");
+    }
+
+    #[test]
+    fn a_null_in_a_map_is_an_empty_value() {
+        let map =
+            decoded("ConfigMap", json!({"metadata": {"labels": {"a": null}}, "data": {"b": null}, "immutable": null}));
+        assert_eq!(map.unwrap(), json!({"metadata": {"labels": {"a": ""}}, "data": {"b": ""}}));
+    }
+
+    #[test]
+    fn merged_values_have_other_words() {
+        for (kind, value, want) in [
+            ("ConfigMap", json!({"data": {"a": 7}}), "cannot convert int64 to string"),
+            ("ConfigMap", json!({"data": {"a": [1]}}), "unrecognized type: string"),
+            ("ConfigMap", json!({"data": []}), "cannot restore map from slice"),
+            ("Pod", json!({"spec": "x"}), "cannot restore struct from: string"),
+            ("Pod", json!({"spec": {"containers": {}}}), "cannot restore slice from map"),
+            ("Pod", json!({"spec": {"hostNetwork": "yes"}}), "unrecognized type: bool"),
+        ] {
+            let mut merged = value.clone();
+            let schema = builtin::schema("", "v1", kind).unwrap();
+            assert_eq!(decode_merged(&mut merged, &schema).unwrap_err(), want, "{value}");
+        }
     }
 
     #[test]

@@ -27,7 +27,7 @@ use serde_json::Value;
 
 pub use compile::{MAX_SCHEMA_DEPTH, compile};
 pub(crate) use compile::{build, embed_object_fields};
-pub use decode::{decode, decoding_error};
+pub use decode::{decode, decode_merged};
 pub use defaults::apply_defaults;
 pub use formats::is_known as is_known_format;
 pub(crate) use lists::embedded_resources;
@@ -37,6 +37,7 @@ pub use prune::{prune, unknown_fields};
 pub(crate) use structural::unsupported;
 pub use structural::validate_structural;
 pub use validate::{validate, validate_status_update, validate_update, validate_value};
+pub(crate) use validate::{validate_fields, validate_lists};
 
 /// What kind of JSON value a node takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

@@ -8,32 +8,46 @@ use crate::field::{ErrorKind, FieldError, Path};
 
 /// Checks a new object.
 pub fn validate(value: &Value, schema: &Schema) -> Vec<FieldError> {
-    let mut errors = validate_value(value, schema, &Path::root());
-    lists::embedded_resources(value, schema, false, &Path::root(), &mut errors);
-    errors.extend(lists::duplicates(value, schema));
+    let mut errors = validate_fields(value, None, false, schema);
+    errors.extend(validate_lists(value, None, false, schema));
     errors
 }
 
 /// Checks what an update made of `old`.
 pub fn validate_update(new: &Value, old: &Value, schema: &Schema) -> Vec<FieldError> {
-    let mut errors = Run::default().node(new, schema, Some(Old { value: old, schema })).errors;
-    lists::embedded_resources(new, schema, false, &Path::root(), &mut errors);
-    if lists::duplicates(old, schema).is_empty() {
-        errors.extend(lists::duplicates(new, schema));
-    }
+    let mut errors = validate_fields(new, Some(old), false, schema);
+    errors.extend(validate_lists(new, Some(old), false, schema));
     errors
 }
 
 /// Checks an update through the status subresource: only `status` can have changed.
 pub fn validate_status_update(new: &Value, old: &Value, schema: &Schema) -> Vec<FieldError> {
-    let mut errors = match (new.get("status"), schema.properties.get("status")) {
+    let mut errors = validate_fields(new, Some(old), true, schema);
+    errors.extend(validate_lists(new, Some(old), true, schema));
+    errors
+}
+
+/// The first half of the checks: is every value what its node says? `status` looks at that field alone.
+pub(crate) fn validate_fields(new: &Value, old: Option<&Value>, status: bool, schema: &Schema) -> Vec<FieldError> {
+    if !status {
+        return Run::default().node(new, schema, old.map(|value| Old { value, schema })).errors;
+    }
+    match (new.get("status"), schema.properties.get("status")) {
         (Some(status), Some(schema)) => {
-            let old = old.get("status").map(|value| Old { value, schema });
+            let old = old.and_then(|old| old.get("status")).map(|value| Old { value, schema });
             Run { prefix: Path::new("status"), name: String::new() }.node(status, schema, old).errors
         }
         _ => Vec::new(),
-    };
-    if lists::duplicates(old, schema).is_empty() {
+    }
+}
+
+/// The second half: objects inside of objects, and lists that must not hold anything twice.
+pub(crate) fn validate_lists(new: &Value, old: Option<&Value>, status: bool, schema: &Schema) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    if !status {
+        lists::embedded_resources(new, schema, false, &Path::root(), &mut errors);
+    }
+    if old.is_none_or(|old| lists::duplicates(old, schema).is_empty()) {
         errors.extend(lists::duplicates(new, schema));
     }
     errors

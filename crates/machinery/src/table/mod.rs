@@ -137,16 +137,17 @@ impl Printer {
 
     /// The printer of an `autoscaling/v1` Scale, which is what the scale subresource of any kind is.
     pub fn scale() -> Self {
-        let column = |name: &str, ty: &str, json_path: &str| PrinterColumn {
+        let column = |name: &str, ty: &str, json_path: &str, description: &str| PrinterColumn {
             name: name.to_owned(),
             ty: ty.to_owned(),
             json_path: json_path.to_owned(),
+            description: description.to_owned(),
             ..PrinterColumn::default()
         };
         let columns = [
-            column("Desired", "integer", ".spec.replicas"),
-            column("Available", "integer", ".status.replicas"),
-            column("Age", "date", ".metadata.creationTimestamp"),
+            column("Desired", "integer", ".spec.replicas", "Replicas that are wished for."),
+            column("Available", "integer", ".status.replicas", "Replicas that there are."),
+            column("Age", "date", ".metadata.creationTimestamp", builtin::AGE_DESCRIPTION),
         ];
         Self::custom(&columns).expect("the paths of these columns must parse")
     }

@@ -118,7 +118,7 @@ impl<F: Files> Volume<F> {
         self.tree.disks.remove(&old);
         self.tree.disks.insert(image.clone(), disk);
         self.use_head(&new, &image, created).inspect_err(|_| self.broken = Some(Fault::Io))?;
-        self.remove_files(&old)?;
+        self.remove_old_head(&old);
         Ok(())
     }
 
@@ -174,6 +174,11 @@ impl<F: Files> Volume<F> {
         Ok(())
     }
 
+    /// Removes a head that is none any more. What is done is done: if this fails, the next opening does it.
+    fn remove_old_head(&mut self, old: &str) {
+        let _ = self.remove_files(old);
+    }
+
     /// Removes an image and what belongs to it: the image first, so that metadata without image means "was
     /// being removed".
     pub(super) fn remove_files(&mut self, image: &str) -> Result<(), OpenError> {
@@ -211,7 +216,7 @@ impl<F: Files> Volume<F> {
             self.files.close(file);
         }
         self.open_chain().inspect_err(|_| self.broken = Some(Fault::Io))?;
-        self.remove_files(&old)?;
+        self.remove_old_head(&old);
         Ok(())
     }
 

@@ -150,6 +150,13 @@ impl FakeDisk {
         self.disk().faults.push((target, after, fault));
     }
 
+    /// Takes back faults that were injected and have not happened yet.
+    pub fn heal(&self) {
+        let mut disk = self.disk();
+        disk.faults.clear();
+        disk.fault_odds = 0;
+    }
+
     /// Makes one in `odds` operations fail; 0 none.
     pub fn set_fault_odds(&self, odds: u64) {
         self.disk().fault_odds = odds;

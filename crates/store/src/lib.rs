@@ -15,6 +15,7 @@
 
 pub mod buffer;
 pub mod checksum;
+pub mod diff;
 pub mod files;
 pub mod host;
 pub mod index;

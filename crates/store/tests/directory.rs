@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use bytes::Bytes;
+use tether_store::diff::{Difference, diff, observe};
 use tether_store::files::real::{Caching, DirectoryError, StdFiles};
 use tether_store::host::{read, run};
 use tether_store::volume::{Adopt, Create, Open, OpenError, Previous, Released};
@@ -139,4 +140,136 @@ fn a_released_directory_is_adopted_again_and_keeps_its_promise() {
     let options = Adopt { volume: "v".into(), boot_id: BOOT.into(), ..Adopt::default() };
     let (volume, _) = Volume::adopt(files(dir.path(), Caching::Direct), &options).unwrap();
     assert_eq!(volume.state().header.promise, promise);
+}
+
+/// Names and contents of all files, to see that nothing changed.
+fn everything(path: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = std::fs::read_dir(path).unwrap().map(Result::unwrap);
+    entries.map(|e| (e.file_name().into_string().unwrap(), std::fs::read(e.path()).unwrap())).collect()
+}
+
+#[test]
+fn differences_are_found_without_touching_anything() {
+    let (left, right) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut volumes = [left.path(), right.path()].map(|path| create(path, Caching::Direct, 8 * MIB));
+    for volume in &mut volumes {
+        write(volume, 0, &[1; 20_000]);
+        volume.create_snapshot("s", true, "now", BTreeMap::new()).unwrap();
+        write(volume, 3 * MIB, &[2; 4096]);
+    }
+    // Written zeroes equal a hole.
+    write(&mut volumes[1], 7 * MIB, &[0; 8192]);
+    let before = everything(left.path());
+    let compare = || {
+        let mut found = Vec::new();
+        let mut volumes = [left.path(), right.path()].map(|path| observe(path).unwrap());
+        let [one, two] = &mut volumes;
+        diff(one, two, &mut |difference| found.push(difference)).unwrap();
+        found
+    };
+    assert_eq!(compare(), [], "while both are open elsewhere");
+    assert!(before == everything(left.path()));
+    write(&mut volumes[1], 4095, &[9; 2]);
+    write(&mut volumes[1], 5 * MIB, &[9; 100]);
+    let found = compare();
+    assert_eq!(found, [Difference { offset: 0, len: 8192 }, Difference { offset: 5 * MIB, len: 4096 }]);
+}
+
+#[test]
+fn snapshots_fold_and_prune_and_give_space_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut volume = create(dir.path(), Caching::Direct, 8 * MIB);
+    let space = |volume: &mut Volume<StdFiles>| volume.snapshots().unwrap().iter().map(|info| info.size).sum::<u64>();
+    for (name, value) in [("a", 1), ("b", 2), ("c", 3)] {
+        write(&mut volume, 0, &vec![value; 2 << 20]);
+        write(&mut volume, MIB * u64::from(value + 2), &[value; 4096]);
+        volume.create_snapshot(name, true, "now", BTreeMap::new()).unwrap();
+    }
+    write(&mut volume, 0, &vec![4; 1 << 20]);
+    let expected = contents(&mut volume);
+    let frozen = read(&mut volume, View::Snapshot("c".into()), 0, 8 * MIB).unwrap();
+    assert!(space(&mut volume) >= 7 * MIB);
+    for name in ["a", "b"] {
+        volume.remove_snapshot(name).unwrap();
+    }
+    while run(&mut volume, Request::Reclaim { budget: 100_000 }).unwrap()
+        != Reply::Reclaim(tether_store::request::Reclaimed { bytes: 0, more: false })
+    {}
+    assert!(contents(&mut volume) == expected);
+    assert!(read(&mut volume, View::Snapshot("c".into()), 0, 8 * MIB).unwrap() == frozen);
+    assert!(space(&mut volume) < 4 * MIB, "{}", space(&mut volume));
+    volume.remove_snapshot("c").unwrap();
+    while run(&mut volume, Request::Reclaim { budget: 100_000 }).unwrap()
+        != Reply::Reclaim(tether_store::request::Reclaimed { bytes: 0, more: false })
+    {}
+    assert!(contents(&mut volume) == expected);
+    assert!(space(&mut volume) <= 2 * MIB + (64 << 10), "{}", space(&mut volume));
+    let names = volume.snapshots().unwrap().into_iter().map(|info| info.name).collect::<Vec<_>>();
+    assert_eq!(names, ["volume-head", "c"], "the one below the head stays until there is another");
+    volume.close().unwrap();
+    let (mut volume, opened) = open(dir.path(), Caching::Direct, BOOT);
+    assert_eq!(opened.repairs, Vec::<String>::new());
+    assert!(contents(&mut volume) == expected);
+}
+
+#[test]
+fn discard_gives_space_back_down_to_the_first_kept_snapshot() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut volume = create(dir.path(), Caching::Direct, 4 * MIB);
+    write(&mut volume, 0, &vec![1; 1 << 20]);
+    volume.create_snapshot("kept", true, "now", BTreeMap::new()).unwrap();
+    write(&mut volume, 0, &vec![2; 1 << 20]);
+    volume.create_snapshot("gone", true, "now", BTreeMap::new()).unwrap();
+    volume.remove_snapshot("gone").unwrap();
+    write(&mut volume, 0, &vec![3; 1 << 20]);
+    let request = Request::Discard { offset: 100, len: MIB - 200 };
+    assert_eq!(run(&mut volume, request), Ok(Reply::Done));
+    let live = contents(&mut volume);
+    let edge = 4096;
+    assert!(live[..edge].iter().all(|byte| *byte == 3), "a part of a block stays");
+    assert!(live[edge..(1 << 20) - edge].iter().all(|byte| *byte == 1), "what the kept snapshot holds");
+    let sizes: BTreeMap<_, _> = volume.snapshots().unwrap().into_iter().map(|info| (info.name, info.size)).collect();
+    assert!(sizes["kept"] >= MIB && sizes["gone"] < 64 << 10 && sizes["volume-head"] < 64 << 10, "{sizes:?}");
+    drop(volume);
+    let (mut volume, _) = open(dir.path(), Caching::Direct, BOOT);
+    assert!(contents(&mut volume) == live);
+}
+
+/// A rebuilt replica: the chain is taken on, then filled view by view, while its head has other data.
+#[test]
+fn a_replica_is_rebuilt_from_another() {
+    let (left, right) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut source = create(left.path(), Caching::Direct, 4 * MIB);
+    for (name, value) in [("a", 1), ("b", 2)] {
+        write(&mut source, u64::from(value) * 10_000, &vec![value; 300_000]);
+        source.create_snapshot(name, value == 1, "then", BTreeMap::from([("k".into(), "v".into())])).unwrap();
+    }
+    source.revert("a", "later").unwrap();
+    write(&mut source, 2 * MIB, &[5; 10_000]);
+    let mut target = create(right.path(), Caching::Direct, 2 * MIB);
+    write(&mut target, 0, &[9; 50_000]);
+    target.create_snapshot("b", true, "other", BTreeMap::new()).unwrap();
+    let chain = tether_store::volume::Chain::parse(&source.chain().render()).unwrap();
+    assert_ne!(chain.identity(), target.chain().identity());
+    target.set_chain(&chain).unwrap();
+    assert_eq!(target.chain().identity(), chain.identity());
+    let views = chain.snapshots.iter().map(|snapshot| View::Snapshot(snapshot.name.clone())).chain([View::Live]);
+    for view in views.clone() {
+        for offset in (0..4 * MIB).step_by(1 << 18) {
+            let sum = |volume: &mut Volume<StdFiles>| {
+                run(volume, Request::Checksum { view: view.clone(), offset, len: 1 << 18 }).unwrap()
+            };
+            if sum(&mut source) != sum(&mut target) {
+                let data = read(&mut source, view.clone(), offset, 1 << 18).unwrap();
+                assert_eq!(run(&mut target, Request::Copy { view: view.clone(), offset, data }), Ok(Reply::Done));
+                assert_eq!(sum(&mut source), sum(&mut target));
+            }
+        }
+    }
+    drop(target);
+    let (mut target, _) = open(right.path(), Caching::Direct, BOOT);
+    for view in views {
+        let whole = |volume: &mut Volume<StdFiles>| read(volume, view.clone(), 0, 4 * MIB).unwrap();
+        assert!(whole(&mut source) == whole(&mut target), "{view:?}");
+    }
 }

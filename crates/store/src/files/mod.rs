@@ -5,6 +5,7 @@
 
 pub mod fake;
 mod fiemap;
+pub mod overlay;
 pub mod real;
 
 use std::io;

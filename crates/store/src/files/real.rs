@@ -41,6 +41,7 @@ pub struct StdFiles {
     abilities: Abilities,
     /// The filesystem lists extents.
     fiemap: bool,
+    read_only: bool,
 }
 
 /// Why a directory could not be opened.
@@ -71,7 +72,16 @@ impl StdFiles {
             Err(error) => return Err(failed(error)),
         }
         let (abilities, fiemap) = probe(&dir, caching).map_err(failed)?;
-        Ok(Self { path: path.to_owned(), dir, open: Vec::new(), abilities, fiemap })
+        Ok(Self { path: path.to_owned(), dir, open: Vec::new(), abilities, fiemap, read_only: false })
+    }
+
+    /// Opens the directory to look at it: not locked, files are opened for reading only.
+    pub fn observe(path: &Path) -> Result<Self, DirectoryError> {
+        let failed = |source: Errno| DirectoryError::Io { path: path.to_owned(), source: source.into() };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = openat(rustix::fs::CWD, path, flags, Mode::empty()).map_err(failed)?;
+        let (abilities, fiemap) = probe(&dir, Caching::Direct).map_err(failed)?;
+        Ok(Self { path: path.to_owned(), dir, open: Vec::new(), abilities, fiemap, read_only: true })
     }
 
     pub fn path(&self) -> &Path {
@@ -110,7 +120,7 @@ impl StdFiles {
     }
 
     fn open_flags(&self) -> OFlags {
-        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        let flags = OFlags::CLOEXEC | if self.read_only { OFlags::RDONLY } else { OFlags::RDWR };
         if self.abilities.direct { flags | OFlags::DIRECT } else { flags }
     }
 }

@@ -17,3 +17,6 @@ pub mod region;
 pub mod replica;
 pub mod rules;
 pub mod wire;
+
+#[cfg(test)]
+mod model;

@@ -117,7 +117,7 @@ rules! {
     grow_required_first,
     /// A joiner flushes before it is recorded.
     flush_before_grow,
-    /// A flush counts for a joiner only if it was sent after it was required.
+    /// A joiner is required first and flushes then: a flush sent earlier does not count.
     flush_after_required,
     /// A joiner is not read until it is known to be recorded.
     joiner_not_read,

@@ -196,11 +196,10 @@ impl Engine {
         let mark =
             self.activity.mark_if(matches!(self.ios[index as usize].as_ref().map(|io| &io.op), Some(IoOp::Flush)));
         let joiner = self.join.as_ref().filter(|join| join.receives).map_or(Slots::NONE, |join| Slots::one(join.slot));
-        let early_flush = !self.config.rules.flush_after_required();
         let targets = self.required.and(self.open_slots());
         let Some(io) = self.io(index) else { return };
         let is_write = io.is_write();
-        let targets = if is_write || early_flush { targets.with(joiner) } else { targets };
+        let targets = if is_write { targets.with(joiner) } else { targets };
         (io.dispatched, io.ever_sent, io.sent, io.mark) = (true, true, targets, mark);
         let (offset, len) = io.range();
         let body = io.body();
@@ -416,7 +415,8 @@ impl Engine {
         }
         let needed = if rules.shrink_first() { required } else { required.and(open) };
         // A replica that is being brought in holds the claim until it answered: later writes must not overtake.
-        let needed = if rules.joiner_missed_write() { needed.with(io.sent.without(required)) } else { needed };
+        let waits = rules.joiner_missed_write() && rules.flush_after_required();
+        let needed = if waits { needed.with(io.sent.without(required)) } else { needed };
         let stored = io.stored.holds(needed) || (!rules.all_store() && !io.stored.and(required).is_empty());
         if stored && !held_back && !self.unknown {
             self.complete(index, Ok(IoAnswer::Done), cx);

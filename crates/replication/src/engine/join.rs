@@ -243,7 +243,7 @@ impl Engine {
         let Some(join) = self.join.as_mut() else { return };
         let (slot, token) = (join.slot, Token::Join(join.attempt));
         join.stage = Stage::Flushing;
-        if rules.grow_required_first() {
+        if rules.grow_required_first() && rules.flush_after_required() {
             join.required = true;
             self.required.insert(slot);
             self.flushes_include(slot, cx);
@@ -260,17 +260,17 @@ impl Engine {
         for index in 0..self.ios.len() as u32 {
             let Some(io) = self.ios[index as usize].as_mut() else { continue };
             if io.dispatched && matches!(io.op, IoOp::Flush) {
-                if self.config.rules.flush_after_required() {
-                    self.send_again(slot, index, cx);
-                } else {
-                    io.stored.insert(slot);
-                }
+                self.send_again(slot, index, cx);
             }
         }
     }
 
     fn settle_joiner(&mut self, cx: &mut Cx<'_>) {
         let Some(join) = self.join.as_mut() else { return };
+        if !self.config.rules.flush_after_required() {
+            join.required = true;
+            self.required.insert(join.slot);
+        }
         if !join.settle {
             return self.set_stage(Stage::Recording);
         }

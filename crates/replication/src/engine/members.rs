@@ -1,5 +1,6 @@
 //! Connections to replicas: sessions, requests on their way, what an answer belongs to.
 
+use super::cas::Purpose;
 use super::ring::Ring;
 use super::{Cx, Effect, Engine, Leaving, Notice, Phase};
 use crate::ids::{BootId, MemberId, Session, Slot, Slots, Time};
@@ -303,6 +304,10 @@ impl Engine {
         }
         if rebooted && self.config.rules.rebooted_is_away() {
             return self.member_rebooted(slot, cx);
+        }
+        if self.leaving.has(slot) && (self.asking(Purpose::Shrink) || self.unknown) {
+            // The record may be without it already.
+            return self.cut(slot, true, cx);
         }
         self.member_back(slot, cx);
     }

@@ -26,6 +26,8 @@ mod io;
 mod join;
 mod locks;
 mod members;
+#[cfg(test)]
+mod probe;
 mod ring;
 mod shrink;
 mod standby;

@@ -336,3 +336,11 @@ type To = (Conn, RequestId, Session);
 fn send(conn: Conn, id: RequestId, session: Session, body: ReplyBody, effects: &mut Vec<Effect>) {
     effects.push(Effect::Send { conn, reply: Reply { id, session, body } });
 }
+
+#[cfg(test)]
+impl Replica {
+    /// Whether requests of this connection are served.
+    pub(crate) fn serves(&self, conn: Conn, epoch: Epoch, session: Session) -> bool {
+        self.admit(conn, epoch, session).is_ok()
+    }
+}

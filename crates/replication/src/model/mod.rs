@@ -1,0 +1,14 @@
+//! An exhaustive model over the real machines: small worlds, every order of events, every fault that a scope allows.
+//!
+//! - [`monitor`]: which histories of one block are legal (invariants I1 to I3);
+//! - [`world`]: engines, replicas, connections, disks and the record, as one value;
+//! - [`action`]: what can happen next;
+//! - [`search`]: breadth first, shortest counterexamples;
+//! - [`scopes`]: which worlds are searched, and the table of rules removed one at a time.
+
+mod action;
+mod monitor;
+mod mutants;
+mod scopes;
+mod search;
+mod world;

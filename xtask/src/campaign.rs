@@ -59,6 +59,22 @@ const CAMPAIGNS: &[Campaign] = &[
         filter: "kills_in_a_long_campaign",
         seeds: 200,
     },
+    Campaign {
+        name: "replication-model",
+        about: "exhaustive search of the replication protocol; a seed is a hundred thousand states per scope",
+        package: "tether-replication",
+        target: None,
+        filter: "model::scopes::no_world_breaks_a_promise_in_a_wide_search",
+        seeds: 4,
+    },
+    Campaign {
+        name: "replication-walks",
+        about: "random walks through large worlds of the replication protocol; a seed is a walk",
+        package: "tether-replication",
+        target: None,
+        filter: "model::walks::",
+        seeds: 100_000,
+    },
 ];
 
 #[derive(Debug, clap::Args)]

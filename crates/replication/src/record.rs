@@ -49,8 +49,9 @@ pub enum Change {
     Settle { by: Holder, at: Generation },
     /// The holder stopped and says so.
     Release { by: Holder, at: Generation },
-    /// A migration begins: `standby` may be promoted.
-    SetStandby { standby: Holder },
+    /// A migration begins: `standby` may be promoted. Legal only on the record on which that was decided, so that
+    /// a late repetition cannot undo a rollback.
+    SetStandby { standby: Holder, at: Generation },
     /// A migration is rolled back before promotion.
     ClearStandby { standby: Holder },
     /// The standby takes the volume: the start of an engine that is legal only while the record names it.
@@ -124,11 +125,14 @@ impl Record {
                 self.expect(*by, *at)?;
                 next.released = true;
             }
-            Change::SetStandby { standby } => match self.standby {
-                Some(other) if other != *standby => return Err(Refusal::StandbyExists { standby: other }),
-                _ if *standby == self.holder => return Err(Refusal::SameHolder { holder: *standby }),
-                _ => next.standby = Some(*standby),
-            },
+            Change::SetStandby { standby, at } => {
+                self.expect_generation(*at)?;
+                match self.standby {
+                    Some(other) if other != *standby => return Err(Refusal::StandbyExists { standby: other }),
+                    _ if *standby == self.holder => return Err(Refusal::SameHolder { holder: *standby }),
+                    _ => next.standby = Some(*standby),
+                }
+            }
             Change::ClearStandby { standby } => {
                 self.names_standby(*standby)?;
                 next.standby = None;
@@ -258,11 +262,13 @@ mod tests {
         let record = held_by_old();
         let promote = Change::Promote { standby: NEW };
         assert_eq!(Err(Refusal::NotStandby { expected: NEW }), record.apply(&promote));
-        let named = record.apply(&Change::SetStandby { standby: NEW }).unwrap();
+        let set = Change::SetStandby { standby: NEW, at: record.generation };
+        let named = record.apply(&set).unwrap();
         let promoted = named.apply(&promote).unwrap();
         assert_eq!((NEW, None, Epoch(2)), (promoted.holder, promoted.standby, promoted.epoch));
         let rolled_back = named.apply(&Change::ClearStandby { standby: NEW }).unwrap();
         assert_eq!(Err(Refusal::NotStandby { expected: NEW }), rolled_back.apply(&promote));
+        assert!(rolled_back.apply(&set).is_err(), "a late repetition must not undo the rollback");
     }
 
     #[test]
@@ -277,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_start_at_the_source_leaves_the_standby_named() {
-        let named = held_by_old().apply(&Change::SetStandby { standby: NEW }).unwrap();
+        let named = held_by_old().apply(&Change::SetStandby { standby: NEW, at: held_by_old().generation }).unwrap();
         let restarted = named.apply(&Change::Start { holder: Holder(3) }).unwrap();
         assert_eq!(Some(NEW), restarted.standby);
     }

@@ -109,8 +109,6 @@ rules! {
     unknown,
     /// Changes of the record compare its generation.
     compare_generation,
-    /// A set is computed from the recorded one, one change at a time.
-    one_change,
     /// A member that rebooted under a living engine is away.
     rebooted_is_away,
     /// A joiner is required before the change that records it is sent, until its outcome is known.

@@ -39,8 +39,10 @@ pub struct Limits {
     pub hung: Span,
     /// How long a start waits for all members of the set before it goes on with those that answered.
     pub open: Span,
-    /// Pause between attempts to reach a member or the record.
+    /// Pause between attempts to reach a member.
     pub retry: Span,
+    /// Pause between attempts to reach the record.
+    pub record_retry: Span,
     /// Pause between attempts to bring a replica that is outside the set back.
     pub rejoin: Span,
     /// Resync: bytes per second; 0 is no limit.
@@ -63,7 +65,8 @@ impl Default for Limits {
             answer: Span::millis(1000),
             hung: Span::millis(15_000),
             open: Span::millis(1000),
-            retry: Span::millis(200),
+            retry: Span::millis(100),
+            record_retry: Span::millis(200),
             rejoin: Span::millis(1000),
             resync_bytes_per_second: 0,
             resync_chunk: 256 << 10,
@@ -140,8 +143,10 @@ pub enum Event {
     /// Take the volume: mint an epoch, open the replicas, serve. `older_stopped`: every engine that ever held
     /// the volume is known to be stopped, so that no lease is waited for.
     Start { older_stopped: bool },
-    /// Become the target of a migration: be named in the record, read through the source.
-    StandBy,
+    /// Become the target of a migration: be named in the record, read through the source. `at` is the record's
+    /// generation on which the migration was decided (read from the record itself); if it has moved on, the engine
+    /// stops, and the migration is begun again with a new one.
+    StandBy { at: Generation },
     /// The standby takes the volume over.
     Promote,
     /// The standby gives up; or the engine stops in order: finishes what it has, flushes, releases the volume.

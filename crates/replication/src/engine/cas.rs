@@ -69,7 +69,8 @@ impl Engine {
                 self.ask(Change::ClearStandby { standby: holder }, Purpose::ClearStandby, cx);
             }
             (Phase::Standby, _) if self.record.standby != Some(holder) => {
-                self.ask(Change::SetStandby { standby: holder }, Purpose::StandBy, cx);
+                let change = Change::SetStandby { standby: holder, at: self.record.generation };
+                self.ask(change, Purpose::StandBy, cx);
             }
             _ => {}
         }
@@ -95,7 +96,7 @@ impl Engine {
     }
 
     fn record_unreachable(&mut self, purpose: Purpose, cx: &mut Cx<'_>) {
-        let retry = self.config.limits.retry;
+        let retry = self.config.limits.record_retry;
         self.record_retry = Some(cx.now.after(retry));
         if matches!(purpose, Purpose::Shrink) {
             self.suspend(Suspended::RecordUnreachable, cx);
@@ -103,17 +104,17 @@ impl Engine {
     }
 
     fn outcome_unknown(&mut self, purpose: Purpose, cx: &mut Cx<'_>) {
-        let retry = self.config.limits.retry;
-        self.record_retry = Some(cx.now.after(retry));
+        // The first attempt to find out is made at once.
+        let retry = self.config.limits.record_retry;
+        let at_once = matches!(purpose, Purpose::Opened | Purpose::Shrink | Purpose::Grow | Purpose::Release);
+        self.record_retry = (!at_once).then(|| cx.now.after(retry));
         match purpose {
             // Repeating it gives the answer.
             Purpose::Start | Purpose::Promote | Purpose::StandBy | Purpose::ClearStandby | Purpose::Probe { .. } => {}
             Purpose::Grow if !self.config.rules.grow_required_first() => {
-                self.record_retry = None;
-                self.abort_join(super::Leaving::Disconnected, cx);
+                self.not_grown(cx);
             }
             _ if !self.config.rules.unknown() => {
-                self.record_retry = None;
                 self.shrink = None;
                 self.leaving = Slots::NONE;
             }
@@ -152,7 +153,7 @@ impl Engine {
         match purpose {
             // An earlier attempt of ours had been applied.
             Purpose::Start | Purpose::Promote if mine => self.minted(current, cx),
-            Purpose::Start => self.record_retry = Some(cx.now.after(self.config.limits.retry)),
+            Purpose::Start => self.record_retry = Some(cx.now.after(self.config.limits.record_retry)),
             Purpose::StandBy if current.standby == Some(self.config.holder) => self.record = current,
             Purpose::StandBy | Purpose::Promote | Purpose::ClearStandby => {
                 self.record = current;
@@ -198,13 +199,17 @@ impl Engine {
         }
         self.leaving = self.leaving.and(self.recorded);
         self.for_good = self.for_good.and(self.recorded);
+        if self.leaving == self.recorded {
+            // Whoever is left is the last one, and stays.
+            (self.leaving, self.for_good) = (Slots::NONE, Slots::NONE);
+        }
         self.shrink = None;
         for slot in before.without(self.recorded).iter() {
             let rejoin = self.config.limits.rejoin;
             self.cut(slot, true, cx);
             let member = self.member_mut(slot);
             (member.lost, member.rebooted) = (None, false);
-            member.retry = cx.now.after(rejoin);
+            member.rejoin = cx.now.after(rejoin);
             cx.notice(Notice::Shrunk { member: self.name(slot), generation });
         }
         match (grown, sent) {
@@ -216,6 +221,10 @@ impl Engine {
             if let Some(io) = self.ios[index].as_mut() {
                 io.sent = io.sent.without(before.without(self.recorded));
             }
+        }
+        if let Some(last) = self.required.first().filter(|_| self.all_rebooted()) {
+            cx.notice(Notice::LastMemberLost { member: self.name(last) });
+            return self.fail(cx);
         }
         self.resume(cx);
         self.look_at_all(cx);

@@ -71,6 +71,7 @@ impl Engine {
                 self.pump_copy(cx);
                 if self.copy.as_ref().is_none_or(CopyJob::is_done) {
                     self.copied(cx);
+                    self.drive_join(cx);
                 }
             }
             Stage::Recording if !join.recording && self.leaving.is_empty() && self.may_ask(cx) => {
@@ -106,7 +107,7 @@ impl Engine {
         if !self.may_join() {
             return;
         }
-        let ready = |slot: &Slot| self.member(*slot).link == Link::Down && self.member(*slot).retry <= cx.now;
+        let ready = |slot: &Slot| self.member(*slot).link == Link::Down && self.member(*slot).rejoin <= cx.now;
         let Some(slot) = self.outsiders().iter().find(ready) else { return };
         self.start.attempt += 1;
         self.join = Some(Join {
@@ -124,7 +125,8 @@ impl Engine {
             copied: 0,
             settle: false,
         });
-        self.member_mut(slot).boot = None;
+        let member = self.member_mut(slot);
+        (member.boot, member.retry) = (None, cx.now);
         self.dial(slot, cx);
     }
 
@@ -312,7 +314,7 @@ impl Engine {
         self.cut(slot, true, cx);
         let rejoin = self.config.limits.rejoin;
         let member = self.member_mut(slot);
-        member.retry = cx.now.after(rejoin);
+        member.rejoin = cx.now.after(rejoin);
         member.lost = None;
         cx.notice(Notice::JoinFailed { member: self.name(slot), why });
         for io in self.ios.iter_mut().flatten().filter(|io| !io.is_read()) {

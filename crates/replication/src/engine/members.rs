@@ -59,6 +59,8 @@ pub(super) struct Member {
     pub(super) lost: Option<Time>,
     /// Not dialed before this.
     pub(super) retry: Time,
+    /// Not brought in before this.
+    pub(super) rejoin: Time,
     /// The boot in which it was first opened by this engine.
     pub(super) boot: Option<BootId>,
     pub(super) doubtful: bool,
@@ -86,6 +88,7 @@ impl Member {
             pinged: false,
             lost: None,
             retry: Time(0),
+            rejoin: Time(0),
             boot: None,
             doubtful: false,
             log: 0,
@@ -262,15 +265,14 @@ impl Engine {
 
     /// A replica does not listen to this engine or this session.
     fn refused(&mut self, slot: Slot, failure: Failure, cx: &mut Cx<'_>) {
-        let (rejoin, retry) = (self.config.limits.rejoin, self.config.limits.retry);
+        let rejoin = self.config.limits.rejoin;
         if let Failure::Fenced { promised } = failure {
             self.fenced_by_replica(promised, cx);
-            self.member_mut(slot).retry = cx.now.after(retry);
         }
-        self.cut(slot, true, cx);
-        if failure == Failure::Volume {
+        if failure != Failure::Session {
             self.member_mut(slot).retry = cx.now.after(rejoin);
         }
+        self.cut(slot, true, cx);
     }
 
     /// A replica promised this epoch and tells about itself.
@@ -296,7 +298,7 @@ impl Engine {
             self.member_mut(slot).lost = None;
             return;
         }
-        if self.join.as_ref().is_some_and(|join| join.slot == slot) && !self.recorded.has(slot) {
+        if self.join.as_ref().is_some_and(|join| join.slot == slot && !join.recording) && !self.recorded.has(slot) {
             return self.join_opened(slot, cx);
         }
         if !self.required.has(slot) {
@@ -334,6 +336,10 @@ impl Engine {
         self.look_at_all(cx);
     }
 
+    pub(super) fn all_rebooted(&self) -> bool {
+        self.required.iter().all(|slot| self.member(slot).rebooted)
+    }
+
     /// A required member's host rebooted: what it had stored without a flush may be gone, so it is away. If that is
     /// so of every required member, nobody can go on as if nothing had happened.
     fn member_rebooted(&mut self, slot: Slot, cx: &mut Cx<'_>) {
@@ -341,7 +347,7 @@ impl Engine {
         let rejoin = self.config.limits.rejoin;
         self.member_mut(slot).retry = cx.now.after(rejoin);
         self.member_mut(slot).rebooted = true;
-        if self.required.iter().all(|slot| self.member(slot).rebooted) {
+        if self.all_rebooted() {
             cx.notice(Notice::LastMemberLost { member: self.name(slot) });
             return self.fail(cx);
         }

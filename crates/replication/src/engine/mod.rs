@@ -176,13 +176,13 @@ impl Engine {
                 self.time_passed(cx);
             }
             Event::Start { older_stopped } => self.begin(older_stopped, cx),
-            Event::StandBy => self.stand_by(cx),
+            Event::StandBy { at } => self.stand_by(at, cx),
             Event::Promote => self.promote(cx),
             Event::Stop => self.stop(cx),
             Event::AddMember { member } => {
                 if let Some(slot) = self.slot_of(&member) {
                     let member = self.member_mut(slot);
-                    (member.unwanted, member.retry) = (false, Time(0));
+                    (member.unwanted, member.rejoin) = (false, Time(0));
                 }
             }
             Event::RemoveMember { slot } => self.remove_member(slot, cx),

@@ -5,8 +5,11 @@ use crate::ids::{Session, Slot, Slots, Time};
 
 impl Engine {
     /// Sessions are numbered from here on: a process that took over another one's epoch must not repeat its numbers.
-    pub(crate) fn sessions_from(&mut self, first: Session) {
-        self.members.iter_mut().for_each(|member| member.session = first);
+    /// Replicas are brought in only when a test says so.
+    pub(crate) fn prepare(&mut self, first: Session) {
+        for member in &mut self.members {
+            (member.session, member.rejoin) = (first, Time(u64::MAX));
+        }
     }
 
     /// A member does not answer in time.

@@ -67,7 +67,7 @@ impl Engine {
             return;
         }
         // One change at a time: a replica that is about to be recorded waits for another day.
-        if self.config.rules.one_change() && self.join.as_ref().is_some_and(|join| join.required) {
+        if self.join.as_ref().is_some_and(|join| join.required) {
             self.abort_join(Leaving::Asked, cx);
         }
         let kept = self.required.without(self.leaving);
@@ -79,8 +79,7 @@ impl Engine {
             None => self.flush_kept(kept, cx),
             Some(shrink) if shrink.waiting > 0 => {}
             Some(_) if self.may_ask(cx) => {
-                let base = if self.config.rules.one_change() { self.recorded } else { self.required };
-                let keep = self.names(base.without(self.leaving)).into_iter().collect();
+                let keep = self.names(self.recorded.without(self.leaving)).into_iter().collect();
                 let change = Change::Shrink { by: self.config.holder, at: self.record.generation, keep };
                 self.ask(change, Purpose::Shrink, cx);
             }
@@ -107,7 +106,7 @@ impl Engine {
             for gone in self.leaving.and(self.recorded).iter() {
                 let member = self.name(gone);
                 self.send(slot, RequestBody::MapStart { member }, Token::Shrink(attempt), cx);
-                waiting += 1;
+                waiting += u32::from(self.config.rules.flush_before_shrink());
             }
         }
         self.shrink = Some(Shrink { attempt, waiting });
@@ -123,13 +122,13 @@ impl Engine {
             self.kept_failed(slot, failure, cx);
             return;
         }
-        shrink.waiting -= 1;
+        shrink.waiting = shrink.waiting.saturating_sub(1);
     }
 
     /// A member that was to stay cannot flush. If it is the last one, writes wait: its disk may recover.
     fn kept_failed(&mut self, slot: Slot, failure: Failure, cx: &mut Cx<'_>) {
         if !self.leave(slot, Leaving::Failed(failure), cx) {
-            let retry = self.config.limits.rejoin;
+            let retry = self.config.limits.record_retry;
             self.record_retry = Some(cx.now.after(retry));
             self.suspend(Suspended::NoMembers, cx);
         }

@@ -1,10 +1,12 @@
 //! The target of a migration: named in the record, without an epoch, reading through the source.
 
 use super::{Cx, Effect, Engine, IoId, IoOp, IoResult, Phase};
+use crate::ids::Generation;
 
 impl Engine {
-    pub(super) fn stand_by(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn stand_by(&mut self, at: Generation, cx: &mut Cx<'_>) {
         if self.phase == Phase::Idle {
+            self.record.generation = at;
             self.set_phase(Phase::Standby, cx);
         }
     }

@@ -156,7 +156,7 @@ impl Engine {
             for gone in left_out.iter() {
                 let member = self.name(gone);
                 self.send(slot, RequestBody::MapStart { member }, token, cx);
-                self.start.waiting += 1;
+                self.start.waiting += u32::from(self.config.rules.flush_at_start());
             }
         }
         if self.start.waiting == 0 {
@@ -191,7 +191,7 @@ impl Engine {
         if let ReplyBody::Failed(_) = body {
             return self.exclude(slot, cx);
         }
-        self.start.waiting -= 1;
+        self.start.waiting = self.start.waiting.saturating_sub(1);
         match (self.start.waiting, self.start.step) {
             (0, Step::Flush) => self.settle_at_start(cx),
             (0, Step::Settle) => self.record_set(cx),
@@ -240,6 +240,9 @@ impl Engine {
             self.last_write = Some(cx.now);
         }
         self.set_phase(Phase::Waiting, cx);
+        for slot in self.outsiders().iter() {
+            self.cut(slot, true, cx);
+        }
         for slot in self.recorded.iter() {
             self.member_mut(slot).doubtful = false;
             self.member_mut(slot).regions = RegionSet::new();

@@ -29,7 +29,7 @@ impl Engine {
         let opening = (self.phase == Phase::Opening && self.start.deadline > now).then_some(self.start.deadline);
         let waiting = (self.phase == Phase::Waiting).then(|| self.wait_ends());
         let joining = (established && self.may_join())
-            .then(|| self.outsiders().iter().map(|slot| self.member(slot).retry).min())
+            .then(|| self.outsiders().iter().map(|slot| self.member(slot).rejoin).min())
             .flatten();
         let depth = self.config.limits.resync_depth;
         let copying =

@@ -1,5 +1,7 @@
 //! What can happen next in a world, and what it does.
 
+use std::collections::VecDeque;
+
 use bytes::Bytes;
 
 use super::world::{BESIDE, FLUSH, LEASE, Link, READ, Scope, World, conn, member, write};
@@ -184,7 +186,7 @@ impl World {
     }
 
     fn standby_actions(&self, scope: &Scope, at: u8, actions: &mut Vec<Action>) {
-        if self.record.standby == self.hosts[usize::from(at)].engine.as_ref().map(|engine| engine.holder()) {
+        if self.record.standby == self.hosts[usize::from(at)].engine.as_ref().map(engine::Engine::holder) {
             if !self.rolled_back {
                 actions.push(Action::RollBack(at));
             }
@@ -304,7 +306,8 @@ impl World {
             Action::Heartbeat(at) => self.poke(scope, at, engine::Engine::heartbeat),
             Action::StandBy(at) => {
                 self.spawn(scope, at);
-                self.tell(scope, at, engine::Event::StandBy);
+                let generation = self.record.generation;
+                self.tell(scope, at, engine::Event::StandBy { at: generation });
             }
             Action::Promote(at) => self.tell(scope, at, engine::Event::Promote),
             Action::RollBack(at) => {
@@ -407,8 +410,8 @@ impl World {
             session,
             alive: true,
             dead_end: false,
-            to_replica: Default::default(),
-            to_engine: Default::default(),
+            to_replica: VecDeque::new(),
+            to_engine: VecDeque::new(),
         });
         self.forget_idle_links();
         self.tell(scope, at, engine::Event::Connected { slot, session });
@@ -479,8 +482,7 @@ impl World {
         }
         match &change {
             Change::Shrink { by, at, keep }
-                if (!rules.one_change() || !rules.last_member())
-                    && (*by, *at) == (self.record.holder, self.record.generation) =>
+                if !rules.last_member() && (*by, *at) == (self.record.holder, self.record.generation) =>
             {
                 let mut record = self.record.clone();
                 record.in_sync.clone_from(keep);

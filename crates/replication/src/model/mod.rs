@@ -4,11 +4,13 @@
 //! - [`world`]: engines, replicas, connections, disks and the record, as one value;
 //! - [`action`]: what can happen next;
 //! - [`search`]: breadth first, shortest counterexamples;
-//! - [`scopes`]: which worlds are searched, and the table of rules removed one at a time.
+//! - [`scopes`]: which worlds are searched; [`walks`]: random ways through larger ones;
+//! - [`mutants`]: the rules removed one at a time.
 
 mod action;
 mod monitor;
 mod mutants;
 mod scopes;
 mod search;
+mod walks;
 mod world;

@@ -141,7 +141,7 @@ fn recovers(scope: &Scope, world: &World) -> bool {
 /// A new engine is started and reaches only these replicas.
 fn serves_with(scope: &Scope, world: &World, reachable: &[u8]) -> bool {
     let mut world = world.clone();
-    let scope = Scope { fine: &[], fine_answers: &[], fine_store: false, ..scope.clone() };
+    let scope = Scope { fine: &[], fine_answers: &[], fine_store: false, slow_copies: false, ..scope.clone() };
     let at = world.hosts.len() as u8;
     let mut host = world.hosts[0].clone();
     (host.engine, host.cas, host.starts) = (None, None, 0);

@@ -71,6 +71,7 @@ pub(super) struct Disk {
 
 /// What a world allows.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[allow(clippy::struct_excessive_bools)] // independent switches
 pub(super) struct Scope {
     pub(super) rules: Rules,
     pub(super) engines: u8,
@@ -83,6 +84,8 @@ pub(super) struct Scope {
     pub(super) fine_answers: &'static [Kind],
     /// Operations of the store take a step of their own.
     pub(super) fine_store: bool,
+    /// So do reads of copies.
+    pub(super) slow_copies: bool,
     /// Reads are sent and answered, not done at once.
     pub(super) split_reads: bool,
     pub(super) migration: bool,
@@ -141,6 +144,7 @@ fn limits() -> Limits {
         hung: NEVER,
         open: NEVER,
         retry: Span(0),
+        record_retry: LEASE,
         rejoin: NEVER,
         resync_bytes_per_second: 0,
         resync_chunk: 1,
@@ -205,7 +209,7 @@ impl World {
             rules: scope.rules,
         };
         let mut engine = Engine::new(config, (0..scope.replicas).map(member));
-        engine.sessions_from(Session(u64::from(host.starts) * 16));
+        engine.prepare(Session(u64::from(host.starts) * 16));
         host.engine = Some(engine);
     }
 
@@ -310,16 +314,15 @@ impl World {
                 }
             }
             (READ, _) => host.reading = None,
-            (BESIDE, _) => {}
+            (IoId(value), Err(IoError::Fenced { sent: true })) if !scope.rules.no_replay() => {
+                host.replay.push(value as Value);
+            }
+            (BESIDE, _) | (_, Err(_)) => {}
             (IoId(value), Ok(_)) => {
                 if !self.monitor.acknowledge(value as Value) {
                     self.violate("I1: acknowledged writes do not form one history");
                 }
             }
-            (IoId(value), Err(IoError::Fenced { sent: true })) if !scope.rules.no_replay() => {
-                host.replay.push(value as Value);
-            }
-            (_, Err(_)) => {}
         }
     }
 
@@ -372,11 +375,12 @@ impl World {
                 replica::Effect::Close { .. } => {}
                 replica::Effect::Store { op, request } => {
                     let slow = match request {
-                        StoreOp::Write { .. } | StoreOp::Persist(_) => true,
-                        StoreOp::Read { .. } => scope.split_reads,
+                        StoreOp::Write { .. } | StoreOp::Persist(_) => scope.fine_store,
+                        StoreOp::Read { .. } => scope.fine_store && scope.split_reads,
+                        StoreOp::CopyRead { .. } => scope.slow_copies,
                         _ => false,
                     };
-                    if scope.fine_store && slow {
+                    if slow {
                         self.disks[usize::from(at)].ops.push((op, request));
                     } else {
                         let result = self.disks[usize::from(at)].run(&request);
@@ -401,7 +405,7 @@ impl World {
         }
         disk.machine = Replica::new(disk.config(scope), disk.durable.clone(), 1, &mut effects);
         let mut events = VecDeque::new();
-        let plain = Scope { fine_store: false, ..scope.clone() };
+        let plain = Scope { fine_store: false, slow_copies: false, ..scope.clone() };
         self.replica_effects(&plain, at, effects, &mut events);
         while let Some(event) = events.pop_front() {
             self.tell_replica(&plain, at, event);
@@ -474,7 +478,9 @@ impl Disk {
                 Ok(StoreAnswer::Done)
             }
             StoreOp::Persist(changes) => {
-                changes.iter().for_each(|change| self.durable.apply(change));
+                for change in changes {
+                    self.durable.apply(change);
+                }
                 Ok(StoreAnswer::Done)
             }
             StoreOp::Read { .. } | StoreOp::CopyRead { .. } => {

@@ -347,6 +347,7 @@ impl Resource {
     /// What is likely not meant, though it is allowed.
     pub fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
         match &self.source {
+            Source::Builtin(_) if self.storage == definitions::STORAGE => crd::warnings(object),
             Source::Builtin(kind) => (kind.strategy.warnings)(object, old),
             Source::Custom(_) => Vec::new(),
         }

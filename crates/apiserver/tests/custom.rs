@@ -106,6 +106,44 @@ async fn scale_is_a_small_window_on_the_object() {
     let scaled = api.patch(&path, "merge", json!({"spec": {"replicas": 5}})).await.ok();
     assert_eq!(scaled["spec"]["replicas"], 5);
     assert_eq!(api.get(&format!("{WIDGETS}/a")).await.ok()["spec"]["replicas"], 5);
+    let wish = |name: &str, replicas: i64| json!({"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": {"name": name}, "spec": {"replicas": replicas}});
+    assert_eq!(api.put(&path, wish("a", 6)).await.ok()["spec"]["replicas"], 6);
+    assert_eq!(api.get(&format!("{WIDGETS}/a")).await.ok()["spec"]["replicas"], 6);
+    assert!(api.put(&path, wish("a", -1)).await.fails(422).starts_with("Widget.example.com \"a\" is invalid"));
+    assert!(api.put(&path, wish("b", 6)).await.fails(400).contains("does not match the name on the URL (a)"));
+    let text = api.patch(&path, "merge", json!({"spec": {"replicas": "many"}})).await.fails(422);
+    assert!(
+        text.contains("cannot unmarshal string into Go struct field ScaleSpec.spec.replicas of type int32"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn a_patch_leaves_an_object_of_its_kind() {
+    let api = with_widgets().await;
+    api.post(WIDGETS, widget("a", json!({"color": "red"}))).await.ok();
+    let path = format!("{WIDGETS}/a");
+    let array = api.patch(&path, "merge", json!([])).await.fails(400);
+    assert_eq!(
+        array,
+        "error decoding patch: json: cannot unmarshal array into Go value of type map[string]interface {}"
+    );
+    api.patch(&path, "json", json!([{"op": "replace", "path": "", "value": []}])).await.fails(422);
+    assert_eq!(
+        api.patch(&path, "merge", json!({"kind": null, "metadata": {"labels": {}}})).await.ok()["kind"],
+        "Widget"
+    );
+    let other = api.patch(&path, "merge", json!({"kind": "Gadget"})).await.fails(422);
+    assert_eq!(other, "Gadget.example.com \"a\" is invalid: kind: Invalid value: \"Gadget\": must be Widget");
+    assert!(api.patch(&path, "merge", json!({"metadata": {"name": null}})).await.fails(400).contains("undeterminable"));
+}
+
+#[tokio::test]
+async fn what_is_refused_is_warned_about_as_well() {
+    let api = with_widgets().await;
+    let answer = api.post(WIDGETS, widget("a", json!({"colour": "red"}))).await;
+    assert_eq!(answer.warnings(), ["299 - \"unknown field \\\"spec.colour\\\"\""]);
+    assert!(answer.fails(422).contains("spec.color: Required value"));
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::schema::{ListType, PatchMeta, Schema};
+use crate::schema::{ListType, PatchMeta, Schema, Type};
 
 /// One field: definition, field, keys of a map list (`set` for sets, `-` for atomic lists), strategy, merge key.
 ///
@@ -136,6 +136,7 @@ pub(super) fn apply(definition: &str, schema: &mut Schema) {
             change(schema, field, |field| {
                 field.list = list_type(list);
                 field.patch = patch_meta(patch);
+                default_keys(field);
             });
         }
     }
@@ -152,6 +153,24 @@ pub(super) fn apply(definition: &str, schema: &mut Schema) {
         for (_, field, default) in KEY_DEFAULTS.iter().filter(|row| row.0 == ty) {
             change(schema, field, |field| field.default = Some((*default).into()));
         }
+    }
+}
+
+/// A key that a Go struct always has is there even if it is not written: an element without it has an empty one.
+fn default_keys(list: &mut Schema) {
+    let (ListType::Map(keys), Some(items)) = (&list.list, &mut list.items) else { return };
+    // The one type whose name may be absent.
+    if items.definition.as_deref().is_some_and(|name| name.ends_with(".ObjectReference")) {
+        return;
+    }
+    for key in keys {
+        change(Arc::make_mut(items), key, |field| {
+            field.default = field.default.take().or(match field.ty {
+                Type::String => Some("".into()),
+                Type::Integer => Some(0.into()),
+                _ => None,
+            });
+        });
     }
 }
 
@@ -203,6 +222,12 @@ mod tests {
                 assert!(builtin::definition(&format!("{package}{ty}")).is_some_and(|d| d.atomic_map), "{ty}");
             }
         }
+        let pod = builtin::schema("", "v1", "Pod").unwrap();
+        let containers = pod.properties["spec"].properties["containers"].items.as_ref().unwrap();
+        assert_eq!(containers.properties["name"].default, Some("".into()), "a key is always there");
+        let ports = containers.properties["ports"].items.as_ref().unwrap();
+        assert_eq!(ports.properties["containerPort"].default, Some(0.into()));
+        assert_eq!(ports.properties["protocol"].default, Some("TCP".into()));
         for (ty, field, atomic) in MAPS {
             let definition = builtin::definition(&format!("{CORE}{ty}")).unwrap_or_else(|| panic!("{ty}"));
             assert_eq!(definition.properties[*field].atomic_map, *atomic, "{ty}.{field}");

@@ -11,6 +11,9 @@ use tether_machinery::{json, proto};
 /// Kubernetes' own limit; etcd's objects are at most half of it.
 pub const MAX_BODY_BYTES: usize = 3 * 1024 * 1024;
 
+/// How a complaint about YAML begins where the reader wanted YAML and nothing else.
+pub const YAML_ERROR: &str = "error decoding YAML: error converting YAML to JSON: ";
+
 /// A decoded body, with what a strict reader would object to.
 #[derive(Debug)]
 pub struct Decoded {
@@ -83,10 +86,11 @@ pub fn decode_yaml(bytes: &[u8]) -> Result<Decoded, ApiError> {
     {
         return Ok(decoded);
     }
-    let value = serde_yaml_ng::from_slice::<Value>(bytes).map_err(|e| {
-        ApiError::bad_request(format!("error decoding YAML: error converting YAML to JSON: {}", go_yaml(&e)))
-    })?;
-    Ok(Decoded { value, complaints: Vec::new() })
+    let document = serde_yaml_ng::Deserializer::from_slice(bytes);
+    let (value, duplicates) =
+        json::read_strict(document).map_err(|e| ApiError::bad_request(format!("{YAML_ERROR}{}", go_yaml(&e))))?;
+    let set_twice = |path: &String| format!("key {:?} already set in map", path.rsplit('.').next().unwrap_or(path));
+    Ok(Decoded { value, complaints: duplicates.iter().map(set_twice).collect() })
 }
 
 /// What is wrong with a YAML document, in the words of Go's parser. It counts the lines that it has read when it
@@ -111,6 +115,11 @@ mod tests {
         assert_eq!(decode(&headers, &Bytes::from_static(b"{\"a\":1}")).expect("json").value["a"], 1);
         headers.insert(CONTENT_TYPE, "application/yaml; charset=utf-8".parse().expect("header"));
         assert_eq!(decode(&headers, &Bytes::from_static(b"a: 1")).expect("yaml").value["a"], 1);
+        let twice = decode(&headers, &Bytes::from_static(b"a: {b: 1, b: 2}")).expect("yaml");
+        assert_eq!(twice.value["a"]["b"], 2);
+        assert_eq!(twice.complaints, ["key \"b\" already set in map"]);
+        let broken = decode(&headers, &Bytes::from_static(b"[1")).expect_err("no yaml").message;
+        assert_eq!(broken, format!("{YAML_ERROR}yaml: line 1: did not find expected ',' or ']'"));
         headers.insert(CONTENT_TYPE, "text/plain".parse().expect("header"));
         assert_eq!(decode(&headers, &Bytes::from_static(b"a")).expect_err("text").code, 415);
     }

@@ -46,6 +46,14 @@ pub fn parse_strict(bytes: &[u8]) -> Result<(Value, Vec<String>), ParseError> {
     }
 }
 
+/// [`parse_strict`] for a document in another format that can be read as JSON. Its size and depth are bounded by
+/// whoever made the deserializer.
+pub fn read_strict<'de, D: Deserializer<'de>>(document: D) -> Result<(Value, Vec<String>), D::Error> {
+    let mut reader = Reader::default();
+    let value = Node(&mut reader).deserialize(document)?;
+    Ok((value, reader.duplicates))
+}
+
 /// What Go's JSON decoder calls a value.
 pub fn go_kind(value: &Value) -> &'static str {
     match value {

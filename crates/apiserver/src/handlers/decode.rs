@@ -48,7 +48,12 @@ fn recognized(cx: &Context<'_>, kind: &str) -> Result<Decoded, ApiError> {
         Err(error) if error.code == 400 && body::is_json(cx.headers) => {
             return Err(unrecognized(&parse_error(&error.message)));
         }
-        Err(error) => return Err(error),
+        Err(error) => {
+            return Err(match error.message.strip_prefix(body::YAML_ERROR) {
+                Some(why) => unrecognized(why),
+                None => error,
+            });
+        }
     };
     if cx.resource.is_custom() && kind == cx.resource.kind && meta_is_missing(&decoded.value, "kind") {
         let text = String::from_utf8_lossy(&cx.body);

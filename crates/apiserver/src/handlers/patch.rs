@@ -188,7 +188,7 @@ fn refuse_duplicates(complaints: Vec<String>, validation: FieldValidation) -> Re
     match validation {
         FieldValidation::Ignore => Ok(Vec::new()),
         FieldValidation::Strict if !complaints.is_empty() => {
-            Err(ApiError::bad_request(format!("error strict decoding YAML: {}", complaints.join(", "))))
+            Err(ApiError::bad_request(format!("error strict decoding YAML: {}", complaints.join("\n  "))))
         }
         FieldValidation::Warn | FieldValidation::Strict => Ok(complaints),
     }

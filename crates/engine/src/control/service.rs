@@ -16,6 +16,7 @@ use crate::instance::{AskFailed, EngineInstance, EngineOptions, ReplicaInstance,
 use crate::replica_server;
 use tether_replication::engine::Limits;
 use tether_replication::ids::{Holder, MemberId, VolumeId};
+use tether_replication::rules::Rules;
 
 /// Names volumes' uids are made from where none is given.
 const VOLUME_NAMESPACE: Uuid = Uuid::from_u128(0x9d1c_3a54_7a1f_4c52_8f7e_53c1_6a0b_9e21);
@@ -174,6 +175,7 @@ fn engine_settings(request: &proto::StartEngineRequest) -> Result<Settings, Stat
         limits: Limits::default(),
         older_stopped: request.older_stopped,
         standby: request.standby,
+        rules: Rules::default(),
     })
 }
 

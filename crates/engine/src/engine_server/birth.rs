@@ -15,7 +15,6 @@ use tether_replication::engine::{Config, Engine, Event as EngineEvent};
 use tether_replication::ids::MemberId;
 use tether_replication::record::Record;
 use tether_replication::region::Geometry;
-use tether_replication::rules::Rules;
 
 use super::EngineServer;
 use crate::auth::Welcome;
@@ -163,7 +162,7 @@ impl EngineServer {
             volume: self.settings.volume_id,
             geometry: Geometry::new(self.settings.size),
             limits: self.settings.limits,
-            rules: Rules::default(),
+            rules: self.settings.rules,
         };
         let members: Vec<_> = self.members.addresses.keys().cloned().collect();
         self.engine = Some(Engine::new(config, members));

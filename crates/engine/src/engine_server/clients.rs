@@ -33,7 +33,7 @@ pub(super) struct Clients {
     nbd: Vec<Nbd>,
     /// Which address a listener is for, by its place in `nbd`.
     listeners: BTreeMap<ListenerId, usize>,
-    by_conn: HashMap<ConnId, Client>,
+    by_conn: BTreeMap<ConnId, Client>,
     by_id: HashMap<ClientId, ConnId>,
     stirred: Vec<ConnId>,
     submit: Vec<Request>,
@@ -53,7 +53,7 @@ impl Clients {
             volume,
             nbd: settings.nbd.clone(),
             listeners: BTreeMap::new(),
-            by_conn: HashMap::new(),
+            by_conn: BTreeMap::new(),
             by_id: HashMap::new(),
             stirred: Vec::new(),
             submit: Vec::new(),
@@ -113,7 +113,7 @@ impl Clients {
             io.unlisten(*listener);
         }
         self.flush(io);
-        for (conn, _) in self.by_conn.drain() {
+        for conn in std::mem::take(&mut self.by_conn).into_keys() {
             io.close(conn);
         }
         self.by_id.clear();

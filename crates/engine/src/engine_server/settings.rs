@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use tether_replication::engine::Limits;
 use tether_replication::ids::{Holder, MemberId, VolumeId};
+use tether_replication::rules::Rules;
 
 use crate::auth::Key;
 use crate::frontend::nbd::listen::Security;
@@ -41,6 +42,8 @@ pub struct Settings {
     pub older_stopped: bool,
     /// Become standby instead of taking the volume.
     pub standby: bool,
+    /// All of them, but in a simulation of what each is for.
+    pub rules: Rules,
 }
 
 /// What other threads may ask.

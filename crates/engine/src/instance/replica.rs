@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use tether_replication::ids::BootId;
+use tether_replication::rules::Rules;
 use tether_store::Volume;
 use tether_store::files::real::{Caching, DirectoryError, StdFiles};
 use tether_store::volume::{Adopt, Create, Open, OpenError, Opened};
@@ -94,7 +95,8 @@ impl ReplicaInstance {
             report(&options.dir, &opened);
             let boot = boot_id()?;
             let boot = BootId(Uuid::parse_str(&boot).map_or(0, |uid| uid.as_u128()));
-            Ok(ReplicaServer::new(Settings { listen: options.listen, key: options.key, boot }, volume))
+            let settings = Settings { listen: options.listen, key: options.key, boot, rules: Rules::default() };
+            Ok(ReplicaServer::new(settings, volume))
         };
         let calls = |_| Ok(Box::new(|_, _| {}) as _);
         Self::start(&thread_name, make, calls, close)

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use tether_replication::ids::{BootId, MemberId, VolumeId};
 use tether_replication::replica::{Durable, OpId, StoreAnswer, StoreOp};
 use tether_replication::wire::{ControlKind, ControlOp, Extent, Failure, Layer};
+use tether_store::files::fake::FakeFiles;
 use tether_store::files::real::StdFiles;
 use tether_store::volume::{Chain, SnapshotError};
 use tether_store::{Change, FileId, Files, Output, Reply, Request, RequestError, View, Volume};
@@ -34,6 +35,13 @@ pub trait Located {
 impl Located for StdFiles {
     fn locate(&self, file: FileId) -> RawFd {
         self.raw_fd(file)
+    }
+}
+
+/// A disk in memory has no descriptors: its host goes by the id in the operation.
+impl Located for FakeFiles {
+    fn locate(&self, _file: FileId) -> RawFd {
+        -1
     }
 }
 

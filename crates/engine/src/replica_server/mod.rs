@@ -38,6 +38,8 @@ pub struct Settings {
     pub listen: Vec<Address>,
     pub key: Key,
     pub boot: BootId,
+    /// All of them, but in a simulation of what each is for.
+    pub rules: Rules,
 }
 
 /// What other threads may ask.
@@ -88,7 +90,7 @@ pub struct ReplicaServer<F: Files + Located> {
     replica: Option<Replica>,
     effects: Vec<Effect>,
     spare: Vec<Effect>,
-    peers: HashMap<ConnId, Peer>,
+    peers: BTreeMap<ConnId, Peer>,
     timers: HashMap<TimerId, ConnId>,
     headers: Headers,
     listeners: BTreeMap<ListenerId, Option<Address>>,
@@ -105,7 +107,7 @@ impl<F: Files + Located> ReplicaServer<F> {
             replica: None,
             effects: Vec::new(),
             spare: Vec::new(),
-            peers: HashMap::new(),
+            peers: BTreeMap::new(),
             timers: HashMap::new(),
             headers: Headers::default(),
             listeners: BTreeMap::new(),
@@ -261,7 +263,7 @@ impl<F: Files + Located> ReplicaServer<F> {
             volume,
             geometry: Geometry::new(self.store.size()),
             boot: self.settings.boot,
-            rules: Rules::default(),
+            rules: self.settings.rules,
         };
         let durable = self.store.durable(self.settings.boot);
         self.replica = Some(Replica::new(config, durable, self.store.chain_id(), &mut self.effects));

@@ -15,6 +15,7 @@ use tether_engine::host::Address;
 use tether_engine::instance::{Ended, EngineInstance, EngineOptions};
 use tether_replication::engine::Limits;
 use tether_replication::ids::{Holder, MemberId};
+use tether_replication::rules::Rules;
 use uuid::Uuid;
 
 use super::data_plane::{ControlArgs, KeyArgs, Size};
@@ -143,6 +144,7 @@ impl Serve {
             limits: Limits { resync_bytes_per_second, ..Limits::default() },
             older_stopped: self.older_stopped,
             standby: false,
+            rules: Rules::default(),
         })
     }
 }

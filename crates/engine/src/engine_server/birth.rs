@@ -167,7 +167,8 @@ impl EngineServer {
         let members: Vec<_> = self.members.addresses.keys().cloned().collect();
         self.engine = Some(Engine::new(config, members));
         let event = if self.settings.standby {
-            EngineEvent::StandBy
+            let record = self.birth.record.as_ref().expect("an engine must be started from a record");
+            EngineEvent::StandBy { at: record.generation }
         } else {
             EngineEvent::Start { older_stopped: self.settings.older_stopped }
         };

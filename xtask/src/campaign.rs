@@ -64,7 +64,7 @@ const CAMPAIGNS: &[Campaign] = &[
         about: "exhaustive search of the replication protocol; a seed is a hundred thousand states per scope",
         package: "tether-replication",
         target: None,
-        filter: "model::scopes::no_world_breaks_a_promise_in_a_wide_search",
+        filter: "model::tests::no_world_breaks_a_promise_in_a_wide_search",
         seeds: 4,
     },
     Campaign {
@@ -72,7 +72,7 @@ const CAMPAIGNS: &[Campaign] = &[
         about: "random walks through large worlds of the replication protocol; a seed is a walk",
         package: "tether-replication",
         target: None,
-        filter: "model::walks::",
+        filter: "model::tests::walks_in_a_long_campaign",
         seeds: 100_000,
     },
 ];

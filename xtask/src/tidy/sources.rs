@@ -83,7 +83,9 @@ fn rust(file: &File) -> Vec<Finding> {
 /// Whether this is shipped code of a pure crate; tests and build scripts may read files.
 fn in_pure_source(file: &File) -> bool {
     let pure = file.crate_name().is_some_and(|name| PURE.contains(&name));
-    pure && file.path.split('/').nth(2) == Some("src") && !file.path.ends_with("/tests.rs")
+    pure && file.path.split('/').nth(2) == Some("src")
+        && !file.path.ends_with("/tests.rs")
+        && !file.path.contains("/tests/")
 }
 
 fn impure(file: &File) -> Vec<Finding> {

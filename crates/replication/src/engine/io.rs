@@ -26,6 +26,9 @@ pub(super) struct Io {
     pub(super) stored: Slots,
     /// Members that had no space for it.
     pub(super) full: Slots,
+    /// Members that failed to store it, and how the last one did.
+    pub(super) broken: Slots,
+    failure: Option<Failure>,
     /// Members that could not read it.
     tried: Slots,
     sent_at: Time,
@@ -120,6 +123,8 @@ impl Engine {
             sent: Slots::NONE,
             stored: Slots::NONE,
             full: Slots::NONE,
+            broken: Slots::NONE,
+            failure: None,
             tried: Slots::NONE,
             sent_at: Time(0),
             answer: None,
@@ -217,6 +222,7 @@ impl Engine {
         let Some(io) = self.io(index) else { return };
         if io.dispatched && !io.is_read() && !io.stored.has(slot) && !matches!(io.op, IoOp::Control(_)) {
             io.sent.insert(slot);
+            io.broken.remove(slot);
             let body = io.body();
             self.send(slot, body, Token::Io(index), cx);
         }
@@ -347,12 +353,32 @@ impl Engine {
         }
     }
 
-    /// A write or flush that one member could not do: the member leaves, unless it is the last one.
+    /// A write that some members could not do. They leave; but the last one stays, and then the request fails.
+    ///
+    /// It must not fail while somebody else may hold the data and still be, or come to be, in the set: reads would
+    /// find different data. So a join is given up first, and members on their way out are waited for.
+    fn look_at_broken(&mut self, index: u32, cx: &mut Cx<'_>) {
+        let Some(io) = self.io(index) else { return };
+        let (broken, Some(failure)) = (io.broken, io.failure) else { return };
+        if self.join.as_ref().is_some_and(|join| join.required && !join.recording) {
+            self.abort_join(Leaving::MissedWrite, cx);
+        }
+        for slot in broken.and(self.required).iter() {
+            self.leave(slot, Leaving::Failed(failure), cx);
+        }
+        if self.required.len() == 1 && broken.holds(self.required) && self.leaving.is_empty() && !self.unknown {
+            self.complete(index, Err(IoError::Failed(failure)), cx);
+        }
+    }
+
+    /// A write or flush that one member could not do.
     fn not_stored(&mut self, slot: Slot, index: u32, failure: Failure, cx: &mut Cx<'_>) {
         if self.required.has(slot) {
-            if !self.leave(slot, Leaving::Failed(failure), cx) && !self.leaving.has(slot) {
-                self.complete(index, Err(IoError::Failed(failure)), cx);
+            if let Some(io) = self.io(index) {
+                io.broken.insert(slot);
+                io.failure = Some(failure);
             }
+            self.look_at_broken(index, cx);
         } else if self.config.rules.joiner_missed_write() {
             self.abort_join(Leaving::MissedWrite, cx);
         } else if let Some(io) = self.io(index) {
@@ -418,8 +444,11 @@ impl Engine {
         let waits = rules.joiner_missed_write() && rules.flush_after_required();
         let needed = if waits { needed.with(io.sent.without(required)) } else { needed };
         let stored = io.stored.holds(needed) || (!rules.all_store() && !io.stored.and(required).is_empty());
+        let broken = !io.broken.is_empty();
         if stored && !held_back && !self.unknown {
             self.complete(index, Ok(IoAnswer::Done), cx);
+        } else if broken {
+            self.look_at_broken(index, cx);
         }
     }
 

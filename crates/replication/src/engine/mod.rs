@@ -221,11 +221,11 @@ impl Engine {
         if self.unknown {
             return self.drive_unknown(cx);
         }
+        self.drive_barrier(cx);
         if !self.leaving.is_empty() {
             self.drive_shrink(cx);
         }
         self.drive_join(cx);
-        self.drive_barrier(cx);
         self.drive_held(cx);
         if !self.reads.is_empty() {
             self.look_at_reads(cx);

@@ -87,10 +87,10 @@ impl Engine {
         }
     }
 
-    /// Whether these members stored every write that is on its way.
+    /// Whether these members stored every write that is on its way, or said that they cannot.
     fn stored_by(&self, kept: Slots) -> bool {
         let writes = self.ios.iter().flatten().filter(|io| io.dispatched && io.is_write());
-        writes.into_iter().all(|io| io.stored.holds(kept))
+        writes.into_iter().all(|io| io.stored.with(io.broken).holds(kept))
     }
 
     /// What the kept members stored becomes durable; from now on they remember what the others miss.

@@ -49,7 +49,7 @@ impl Engine {
             let patience = if member.pinged { limits.answer } else { Span(limits.answer.0 / 2) };
             since.after(patience)
         });
-        let hung = member.pending.oldest().map(|oldest| oldest.sent.after(limits.hung));
+        let hung = self.patience(member);
         [dial, given_up, silent, hung].into_iter().flatten().min()
     }
 
@@ -59,6 +59,14 @@ impl Engine {
             return None;
         }
         member.pending.oldest().map(|oldest| oldest.sent.max(member.received))
+    }
+
+    /// When to give up a request: a promise may have to wait for what older engines left, other requests only for
+    /// the disk.
+    fn patience(&self, member: &Member) -> Option<Time> {
+        let limits = self.config.limits;
+        let span = if member.link == Link::Open { limits.hung } else { Span(limits.answer.0.saturating_mul(3)) };
+        member.pending.oldest().map(|oldest| oldest.sent.after(span))
     }
 
     fn may_leave(&self, slot: Slot) -> bool {
@@ -89,7 +97,7 @@ impl Engine {
     fn member_time_passed(&mut self, slot: Slot, cx: &mut Cx<'_>) {
         let limits = self.config.limits;
         let member = self.member(slot);
-        let hung = member.pending.oldest().is_some_and(|oldest| oldest.sent.after(limits.hung) <= cx.now);
+        let hung = self.patience(member).is_some_and(|at| at <= cx.now);
         let silent = Self::silence(member).is_some_and(|since| since.after(limits.answer) <= cx.now);
         let quiet = Self::silence(member).is_some_and(|since| since.after(Span(limits.answer.0 / 2)) <= cx.now);
         let pinged = member.pinged;

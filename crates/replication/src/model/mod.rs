@@ -12,5 +12,6 @@ mod monitor;
 mod mutants;
 mod scopes;
 mod search;
+mod tests;
 mod walks;
 mod world;

@@ -89,8 +89,8 @@ fn is_rare(action: Action) -> bool {
     )
 }
 
-/// One walk; how many steps it took.
-fn walk(seed: u64) -> usize {
+/// One walk; how many steps it took. `told`: every step is printed with what the disks hold after it.
+pub(super) fn walk(seed: u64, told: bool) -> usize {
     let mut random = Random(seed);
     let scope = world_of(&mut random);
     let mut world = serving(&scope);
@@ -105,6 +105,9 @@ fn walk(seed: u64) -> usize {
         let action = choice[random.below(choice.len())];
         steps.push(action);
         world.step(&scope, action);
+        if told {
+            println!("{action:?}\n        {}", world.summary());
+        }
         if let Some(what) = world.violation {
             let told: Vec<_> = steps.iter().map(|step| format!("{step:?}")).collect();
             panic!(
@@ -116,24 +119,17 @@ fn walk(seed: u64) -> usize {
     steps.len()
 }
 
-fn walks(first: u64, seeds: u64) {
-    let steps: usize = (first..first + seeds).map(walk).sum();
+pub(super) fn walks(first: u64, seeds: u64) {
+    let steps: usize = (first..first + seeds).map(|seed| walk(seed, false)).sum();
     println!("{seeds} walks from seed {first}: {steps} steps, no violation");
 }
 
 #[test]
 fn the_same_seed_is_the_same_walk() {
-    assert_eq!(walk(7), walk(7));
+    assert_eq!(walk(7, false), walk(7, false));
 }
 
 #[test]
 fn short_walks_break_no_promise() {
     walks(0, 400);
-}
-
-#[test]
-#[ignore = "minutes; `cargo xtask campaign run replication-walks`"]
-fn walks_in_a_long_campaign() {
-    let number = |name, default| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default);
-    walks(number("TETHER_FIRST_SEED", 0), number("TETHER_SEEDS", 10_000));
 }

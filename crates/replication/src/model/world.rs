@@ -326,6 +326,20 @@ impl World {
         }
     }
 
+    /// One line about the disks and the record, for people.
+    pub(super) fn summary(&self) -> String {
+        let disk = |disk: &Disk| {
+            let (log, doubt) = (disk.durable.log.iter().collect::<Vec<_>>(), disk.durable.doubtful);
+            let doubt = if doubt { " doubtful" } else { "" };
+            format!("{}/{} sure {} log {log:?}{doubt}", disk.value, disk.flushed, disk.sure)
+        };
+        let disks: Vec<_> = self.disks.iter().map(disk).collect();
+        let phases: Vec<_> = self.hosts.iter().map(|host| host.engine.as_ref().map(Engine::phase)).collect();
+        let legal: Vec<_> = (0..8).filter(|value| self.monitor.readable().has(*value)).collect();
+        let in_sync: Vec<_> = self.record.in_sync.iter().collect();
+        format!("[{}] in sync {in_sync:?}, engines {phases:?}, legal {legal:?}", disks.join("; "))
+    }
+
     pub(super) fn violate(&mut self, what: &'static str) {
         self.violation.get_or_insert(what);
     }

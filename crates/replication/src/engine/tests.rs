@@ -1,1 +1,0 @@
-//! What an engine does, told as short stories.

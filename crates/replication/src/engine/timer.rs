@@ -17,33 +17,38 @@ impl Engine {
         }
     }
 
-    /// The earliest moment at which something is due.
+    /// The earliest moment at which something is due. What [`Engine::drive`] could have done by now and did not
+    /// waits for another event, not for time.
     fn wanted(&self, now: Time) -> Option<Time> {
         let established = matches!(self.phase, Phase::Waiting | Phase::Serving);
         let members = match self.phase {
             Phase::Idle | Phase::Standby | Phase::Starting | Phase::Fenced | Phase::Failed | Phase::Stopped => None,
-            _ => {
-                self.members.iter().enumerate().filter_map(|(at, member)| self.member_due(Slot(at as u8), member)).min()
-            }
+            _ => self
+                .members
+                .iter()
+                .enumerate()
+                .filter_map(|(at, member)| self.member_due(Slot(at as u8), member, now))
+                .min(),
         };
         let opening = (self.phase == Phase::Opening && self.start.deadline > now).then_some(self.start.deadline);
         let waiting = (self.phase == Phase::Waiting).then(|| self.wait_ends());
         let joining = (established && self.may_join())
-            .then(|| self.outsiders().iter().map(|slot| self.member(slot).rejoin).min())
+            .then(|| self.outsiders().iter().map(|slot| self.member(slot).rejoin).filter(|at| *at > now).min())
             .flatten();
         let depth = self.config.limits.resync_depth;
         let copying =
             self.copy.as_ref().filter(|job| job.wants_more(depth) && job.not_before > now).map(|job| job.not_before);
-        let quiet = self.last_write.filter(|_| established).map(|last| last.after(self.config.limits.quiet));
-        let record = self.record_retry.filter(|_| self.asked.is_none());
+        let serving = self.phase == Phase::Serving;
+        let quiet = self.last_write.filter(|_| serving).map(|last| last.after(self.config.limits.quiet));
+        let record = self.record_retry.filter(|at| self.asked.is_none() && *at > now);
         [members, opening, waiting, joining, copying, quiet, record, self.full_retry].into_iter().flatten().min()
     }
 
     /// When something is due about one member: dial it again, ask for a sign of life, give it up.
-    fn member_due(&self, slot: Slot, member: &Member) -> Option<Time> {
+    fn member_due(&self, slot: Slot, member: &Member, now: Time) -> Option<Time> {
         let limits = self.config.limits;
         let wanted = self.recorded.with(self.required).without(self.for_good).has(slot);
-        let dial = (wanted && member.link == Link::Down).then_some(member.retry);
+        let dial = (wanted && member.link == Link::Down && member.retry > now).then_some(member.retry);
         let given_up = member.lost.filter(|_| self.may_leave(slot)).map(|lost| lost.after(limits.answer));
         let silent = Self::silence(member).map(|since| {
             let patience = if member.pinged { limits.answer } else { Span(limits.answer.0 / 2) };

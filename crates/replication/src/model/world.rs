@@ -12,7 +12,7 @@ use crate::engine::{self, CasId, Engine, IoAnswer, IoError, IoId, IoOp, Limits, 
 use crate::ids::{BootId, Holder, MemberId, Session, Slot, Span, Time, VolumeId};
 use crate::record::{Change, Record};
 use crate::region::Geometry;
-use crate::replica::{self, Conn, Durable, OpId, Replica, StoreAnswer, StoreOp};
+use crate::replica::{self, Conn, Durable, OpId, Replica, StateChange, StoreAnswer, StoreOp};
 use crate::rules::Rules;
 use crate::wire::{Failure, Kind, Reply, Request, RequestBody};
 
@@ -484,7 +484,9 @@ impl Disk {
                 if std::mem::take(&mut self.broken) {
                     return Err(Failure::Io);
                 }
-                (self.value, self.sure) = (data[0], true);
+                // A doubtful one is made equal as a whole, or not at all.
+                self.value = data[0];
+                self.sure |= !self.durable.doubtful;
                 Ok(StoreAnswer::Done)
             }
             StoreOp::Flush => {
@@ -494,6 +496,7 @@ impl Disk {
             StoreOp::Persist(changes) => {
                 for change in changes {
                     self.durable.apply(change);
+                    self.sure |= *change == StateChange::Settled;
                 }
                 Ok(StoreAnswer::Done)
             }

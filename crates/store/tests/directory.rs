@@ -153,7 +153,7 @@ fn differences_are_found_without_touching_anything() {
     let (left, right) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let mut volumes = [left.path(), right.path()].map(|path| create(path, Caching::Direct, 8 * MIB));
     for volume in &mut volumes {
-        write(volume, 0, &[1; 20_000]);
+        write(volume, 0, &vec![1; 20_000]);
         volume.create_snapshot("s", true, "now", BTreeMap::new()).unwrap();
         write(volume, 3 * MIB, &[2; 4096]);
     }
@@ -247,7 +247,7 @@ fn a_replica_is_rebuilt_from_another() {
     source.revert("a", "later").unwrap();
     write(&mut source, 2 * MIB, &[5; 10_000]);
     let mut target = create(right.path(), Caching::Direct, 2 * MIB);
-    write(&mut target, 0, &[9; 50_000]);
+    write(&mut target, 0, &vec![9; 50_000]);
     target.create_snapshot("b", true, "other", BTreeMap::new()).unwrap();
     let chain = tether_store::volume::Chain::parse(&source.chain().render()).unwrap();
     assert_ne!(chain.identity(), target.chain().identity());

@@ -47,8 +47,9 @@ pub(super) fn recover<F: Files>(files: &mut F, whose: Whose) -> Result<Found, Op
     let meta = volume_meta(files, &images, &mut repairs)?;
     let mut tree = Tree { head: meta.head.clone(), ..Tree::default() };
     for name in &names {
+        // Temporary files of a restore (volume-delta-…) have metadata too, but no place in the chain.
         if let Some(image) = name.strip_suffix(META_SUFFIX)
-            && name != VOLUME_META
+            && is_image(image)
         {
             tree.disks.insert(image.to_owned(), disk_meta(files, name, image)?);
         }

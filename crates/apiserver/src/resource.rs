@@ -13,7 +13,7 @@ use tether_machinery::names::NameRule;
 use tether_machinery::schema::{self, Schema};
 use tether_machinery::status::Named;
 use tether_machinery::table::Printer;
-use tether_machinery::{builtin, crd, meta, proto};
+use tether_machinery::{builtin, crd, json_members, meta, proto};
 
 use crate::admission::Operation;
 use crate::custom::{self, Custom};
@@ -244,6 +244,16 @@ impl Resource {
             Source::Custom(custom) => custom.info.versions.len() == 1 && entry.revision >= custom.changed_at,
         };
         if as_stored { entry.value.clone() } else { self.read(entry).to_string().into() }
+    }
+
+    /// The same inside of a list, whose own type says what its items are; custom objects say it again, as upstream.
+    pub fn present_item(&self, entry: &Entry) -> Bytes {
+        let object = self.present(entry);
+        if self.is_custom() {
+            return object;
+        }
+        let item = json_members::without_members(&object, &["apiVersion", "kind"]);
+        item.expect("the store must hold JSON objects: they were encoded here").into()
     }
 
     /// The object as it is stored.

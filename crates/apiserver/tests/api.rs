@@ -223,6 +223,7 @@ async fn lists_are_selected_and_paged_consistently() {
     assert_eq!(even["items"].as_array().map(Vec::len), Some(5));
     let one = api.get(&format!("{CONFIGMAPS}?fieldSelector=metadata.name%3Dc3")).await.ok();
     assert_eq!(one["items"][0]["metadata"]["name"], "c3");
+    assert_eq!((&one["kind"], one["items"][0].get("kind")), (&json!("ConfigMapList"), None), "the list has the type");
     let unsupported = api.get(&format!("{CONFIGMAPS}?fieldSelector=data.a%3D1")).await.fails(400);
     assert!(unsupported.contains("\"data.a\" is not a known field selector"), "{unsupported}");
 

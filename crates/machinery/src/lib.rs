@@ -14,6 +14,7 @@ pub mod crd;
 pub mod field;
 pub mod go;
 pub mod json;
+pub mod json_members;
 mod json_syntax;
 pub mod kinds;
 pub mod meta;

@@ -115,7 +115,7 @@ pub fn list(cx: &Context<'_>) -> Result<Response<Body>, ApiError> {
     }
     let head = list_head(&cx.resource.api_version(), &cx.resource.list_kind, &page);
     let resource = cx.resource.clone();
-    let items = page.entries.into_iter().map(move |entry| resource.present(&entry));
+    let items = page.entries.into_iter().map(move |entry| resource.present_item(&entry));
     Ok(response::json_list(head, items, "]}\n"))
 }
 

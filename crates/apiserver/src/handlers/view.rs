@@ -54,11 +54,18 @@ pub(super) fn one(printer: &Printer, view: View, options: &Options, object: &Val
 /// A page in the shape that the request asks for.
 pub(super) fn list(cx: &Context<'_>, page: &Page) -> Result<Response<Body>, ApiError> {
     let meta = list_meta(page);
-    let objects: Vec<Value> = page.entries.iter().map(|entry| cx.resource.read(entry)).collect();
+    let mut objects: Vec<Value> = page.entries.iter().map(|entry| cx.resource.read(entry)).collect();
     let shown = match cx.accepted.view {
-        View::Object => json!({
-            "kind": cx.resource.list_kind, "apiVersion": cx.resource.api_version(), "metadata": meta, "items": objects,
-        }),
+        View::Object => {
+            if !cx.resource.is_custom() {
+                objects.iter_mut().filter_map(Value::as_object_mut).for_each(|item| {
+                    item.remove("apiVersion");
+                    item.remove("kind");
+                });
+            }
+            let (kind, api_version) = (&cx.resource.list_kind, cx.resource.api_version());
+            json!({"kind": kind, "apiVersion": api_version, "metadata": meta, "items": objects})
+        }
         View::Metadata => json!({
             "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": meta,
             "items": objects.iter().map(table::partial_metadata).collect::<Vec<_>>(),

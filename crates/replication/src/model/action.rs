@@ -392,6 +392,7 @@ impl World {
     pub(super) fn kill(&mut self, at: u8) {
         let host = &mut self.hosts[usize::from(at)];
         (host.engine, host.cas, host.flush, host.reading) = (None, None, None, None);
+        host.reading_across_loss = false;
         host.dials.clear();
         for link in self.links.iter_mut().filter(|link| link.engine == at) {
             link.alive = false;
@@ -430,7 +431,13 @@ impl World {
         self.restart_replica(scope, at);
         let after = self.holdings();
         let held = |holdings: &[(bool, u8)], value| holdings.iter().any(|(counts, held)| *counts && *held == value);
-        self.monitor.power_lost(|value| held(&before, value) && !held(&after, value));
+        let lost = |value| held(&before, value) && !held(&after, value);
+        self.monitor.power_lost(lost);
+        if (0..8).any(lost) {
+            for host in self.hosts.iter_mut().filter(|host| host.reading.is_some()) {
+                host.reading_across_loss = true;
+            }
+        }
     }
 
     /// Of each replica: whether it is recorded and surely holds its value, and the value.

@@ -35,7 +35,10 @@ pub(super) struct Host {
     pub(super) seen: Option<Record>,
     /// Writes that had been sent when the engine was fenced, for worlds that send them again.
     pub(super) replay: Vec<Value>,
+    /// What a read that is under way may return.
     pub(super) reading: Option<Values>,
+    /// Power was lost since it was sent: it may tell of what is gone by now.
+    pub(super) reading_across_loss: bool,
     pub(super) starts: u8,
 }
 
@@ -171,6 +174,7 @@ impl World {
             seen: None,
             replay: Vec::new(),
             reading: None,
+            reading_across_loss: false,
             starts: 0,
         };
         Self {
@@ -306,14 +310,15 @@ impl World {
             }
             (READ, Ok(IoAnswer::Data(data))) => {
                 let seen = host.reading.take();
+                let across_loss = std::mem::take(&mut host.reading_across_loss);
                 let now_legal = self.monitor.readable().has(data[0]);
-                if now_legal {
+                if now_legal && !across_loss {
                     self.monitor.read(data[0]);
                 } else if !seen.is_some_and(|seen| seen.has(data[0])) {
                     self.violate("I2/I3: a read returned what no history explains");
                 }
             }
-            (READ, _) => host.reading = None,
+            (READ, _) => (host.reading, host.reading_across_loss) = (None, false),
             (IoId(value), Err(IoError::Fenced { sent: true })) if !scope.rules.no_replay() => {
                 host.replay.push(value as Value);
             }

@@ -15,6 +15,7 @@ use crate::wire::{ControlKind, Failure, Reply};
 /// 64 regions of 64 bytes.
 pub(super) const GEOMETRY: Geometry = Geometry { size: 4096, shift: 6 };
 
+#[allow(clippy::struct_excessive_bools)] // independent faults
 pub(super) struct Store {
     pub(super) machine: Replica,
     pub(super) data: Vec<u8>,
@@ -191,16 +192,12 @@ impl Lab {
     pub(super) fn pass(&mut self, span: Span) {
         let end = self.now.after(span);
         for _ in 0..100_000 {
-            match self.engine.armed().filter(|at| *at <= end) {
-                Some(at) => {
-                    self.now = self.now.max(at);
-                    self.tell(Event::Timer);
-                }
-                None => {
-                    self.now = end;
-                    return;
-                }
-            }
+            let Some(at) = self.engine.armed().filter(|at| *at <= end) else {
+                self.now = end;
+                return;
+            };
+            self.now = self.now.max(at);
+            self.tell(Event::Timer);
         }
         panic!("the engine never rests");
     }
@@ -297,7 +294,9 @@ impl Store {
                 Ok(StoreAnswer::Done)
             }
             StoreOp::Persist(changes) => {
-                changes.iter().for_each(|change| self.durable.apply(change));
+                for change in changes {
+                    self.durable.apply(change);
+                }
                 Ok(StoreAnswer::Done)
             }
             StoreOp::Read { offset, len } | StoreOp::CopyRead { offset, len, .. } => {

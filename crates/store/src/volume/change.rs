@@ -14,6 +14,10 @@ use crate::request::{Output, Reply, Request, RequestError, RequestId, View};
 /// Zeroes written at a time where the filesystem has no cheaper way, in bytes: bounds the operations out.
 const ZERO_WINDOW: u64 = 16 << 20;
 
+/// Longest hole or range of zeroes made at once, in blocks (64 MiB): shorter ones that lie close together become
+/// one, so that a fragmented range does not take an operation for each of its pieces.
+const SPAN_BLOCKS: u64 = (64 << 20) / BLOCK;
+
 /// Parts of a change that are reads of its first and last block.
 const FIRST_EDGE: u32 = 0;
 const LAST_EDGE: u32 = 1;
@@ -227,9 +231,10 @@ impl<F: Files> Volume<F> {
             }
         }
         let unmap = self.changing(key).unmap;
-        let touched: Vec<_> = self.index.runs(at, window).filter(|run| run.layer != NOTHING || !unmap).collect();
-        for run in touched {
-            let (from, len) = (run.start * BLOCK, (run.end - run.start) * BLOCK);
+        // Written zeroes take space, so exactly where they are needed.
+        let span = if by_hand { 0 } else { SPAN_BLOCKS };
+        for (start, end) in self.spans(at, window, !unmap, span) {
+            let (from, len) = (start * BLOCK, (end - start) * BLOCK);
             let mut send = |at, kind| self.flight.send(Owner::Request(key, BODY), head, at, kind, out);
             if by_hand {
                 for piece in (0..len).step_by(SHARED_ZEROES_MAX) {
@@ -247,6 +252,22 @@ impl<F: Files> Volume<F> {
         }
     }
 
+    /// The blocks of a range that somebody owns (or all), in pieces of bounded length; those within `joined` blocks
+    /// are one piece, with what lies between them.
+    fn spans(&self, first: u64, end: u64, all: bool, joined: u64) -> Vec<(u64, u64)> {
+        let mut spans: Vec<(u64, u64)> = Vec::new();
+        for run in self.index.runs(first, end).filter(|run| all || run.layer != NOTHING) {
+            match spans.last_mut() {
+                Some(last) if run.end - last.0 <= joined => last.1 = run.end,
+                _ => {
+                    let starts = (run.start..run.end).step_by(SPAN_BLOCKS as usize);
+                    spans.extend(starts.map(|start| (start, run.end.min(start + SPAN_BLOCKS))));
+                }
+            }
+        }
+        spans
+    }
+
     /// Holes in the head, and in the removed snapshots right below it that nothing else stands on.
     fn apply_discard(&mut self, key: u32, out: &mut Output) {
         let (first, end) = self.changing(key).body();
@@ -259,14 +280,14 @@ impl<F: Files> Volume<F> {
             }
             files.push((layer.file, end.min(layer.blocks)));
         }
-        let owned: Vec<_> = self.index.runs(first, end).filter(|run| run.layer != NOTHING).collect();
         self.unsynced.extend(files.iter().skip(1).map(|(file, _)| *file));
+        let spans = self.spans(first, end, false, SPAN_BLOCKS);
         for (file, blocks) in files {
-            for run in &owned {
-                let to = run.end.min(blocks);
-                if run.start < to {
-                    let kind = OpKind::Punch { len: (to - run.start) * BLOCK };
-                    self.flight.send(Owner::Request(key, BODY), file, run.start * BLOCK, kind, out);
+            for (start, end) in &spans {
+                let to = (*end).min(blocks);
+                if *start < to {
+                    let kind = OpKind::Punch { len: (to - start) * BLOCK };
+                    self.flight.send(Owner::Request(key, BODY), file, start * BLOCK, kind, out);
                 }
             }
         }

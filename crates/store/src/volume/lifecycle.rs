@@ -14,6 +14,7 @@ use crate::meta::{
     DiskMeta, META_BYTES_MAX, MetaError, SECTOR_SIZE, TEMPORARY_SUFFIX, VOLUME_META, VolumeMeta, head_image, is_head,
     meta_name, render, snapshot_name,
 };
+use crate::op::FileId;
 use crate::state::{self, Closed, FileMark, Header, Identity, REGION_BYTES, STATE_FILE, State, StateError, file_bytes};
 use crate::tree::{Tree, TreeError};
 
@@ -278,10 +279,19 @@ impl<F: Files> Volume<F> {
         self.reindex(0, self.index.blocks()).map_err(OpenError::io("map of allocated ranges"))
     }
 
+    /// Syncs an image and waits. As on the data path, one failure is final.
+    pub(super) fn sync_image(&mut self, file: FileId) -> Result<(), OpenError> {
+        let synced = self.files.sync(file);
+        if let Err(error) = &synced {
+            self.broken.get_or_insert(error.into());
+        }
+        synced.map_err(OpenError::io("sync of an image"))
+    }
+
     /// Makes changes of older layers durable.
     pub(super) fn sync_unsynced(&mut self) -> Result<(), OpenError> {
         while let Some(file) = self.unsynced.first().copied() {
-            self.files.sync(file).map_err(OpenError::io("sync of an image"))?;
+            self.sync_image(file)?;
             self.unsynced.remove(&file);
         }
         Ok(())
@@ -331,7 +341,7 @@ impl<F: Files> Volume<F> {
         }
         let open: Vec<_> = self.layers.iter().map(|layer| layer.file).chain(self.aside.values().copied()).collect();
         for file in open {
-            self.files.sync(file).map_err(OpenError::io("sync of an image"))?;
+            self.sync_image(file)?;
         }
         let rebuilding = rebuilding || self.meta.rebuilding || self.state.header.rebuilding;
         self.replace_volume_meta(VolumeMeta { dirty: false, rebuilding, ..self.meta.clone() })?;

@@ -91,6 +91,12 @@ impl<F: Files> Volume<F> {
         &self.files
     }
 
+    /// Nothing was ever written, or all of it was given back.
+    pub fn is_empty(&self) -> bool {
+        let run = self.index.run(0, self.index.blocks());
+        run.layer == crate::index::NOTHING && run.end == self.index.blocks()
+    }
+
     /// Memory that the index takes, in bytes.
     pub fn index_bytes(&self) -> usize {
         self.index.bytes()

@@ -125,7 +125,7 @@ impl<F: Files> Volume<F> {
     /// Gives the head's file the snapshot's name as well, and makes the new head the head.
     fn commit_snapshot(&mut self, old: &str, new: &str, image: &str, disk: &DiskMeta) -> Result<(), OpenError> {
         self.sync_unsynced()?;
-        self.files.sync(self.layers.head().file).map_err(OpenError::io(old))?;
+        self.sync_image(self.layers.head().file)?;
         for leftover in [meta_name(image), checksum_name(image)] {
             self.files.remove(&leftover).map_err(OpenError::io(leftover))?;
         }

@@ -292,7 +292,7 @@ impl Host {
         while !self.suspended && self.waiting.front().is_some_and(|(due, _)| *due <= now) {
             let Some((_, request)) = self.waiting.pop_front() else { return };
             let completion = if self.fenced {
-                Completion { io: request.io, result: Err(IoError::Fenced) }
+                Completion { io: request.io, result: Err(IoError::Fenced { sent: true }) }
             } else {
                 self.ram.serve(&request)
             };

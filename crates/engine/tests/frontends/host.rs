@@ -253,6 +253,7 @@ impl Host {
         if wanted == 0 {
             return;
         }
+        assert!(client.stream.capacity() > client.stream.len(), "there must be room to receive");
         match read(client.socket.as_fd(), &mut client.stream, wanted) {
             Ok(0) => client.connection.gone("the client went away"),
             Ok(_) => client.connection.feed(&mut client.stream, submit),

@@ -166,8 +166,8 @@ fn fio() -> Verdict {
     let job = |name: &str, more: &[&str]| {
         let uri = format!("--uri={}", served.uri);
         let name = format!("--name={name}");
-        let common = ["--ioengine=nbd", "--verify=crc32c", "--verify_fatal=1", "--size=64M", "--output-format=terse"];
-        run("fio", &[&[name.as_str(), uri.as_str()], common.as_slice(), more].concat());
+        let common = ["--verify=crc32c", "--verify_fatal=1", "--size=64M", "--output-format=terse"];
+        run("fio", &[&[name.as_str(), "--ioengine=nbd", uri.as_str()], common.as_slice(), more].concat());
     };
     job("small", &["--rw=randwrite", "--bs=4k", "--iodepth=32"]);
     job("mixed", &["--rw=randrw", "--bsrange=512-256k", "--iodepth=16", "--fsync=16", "--bs_unaligned=0"]);

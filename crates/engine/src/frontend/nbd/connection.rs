@@ -109,7 +109,8 @@ impl Connection {
         }
     }
 
-    /// How many bytes to receive at most, behind what is left in the stream. Zero: none for now, either because the
+    /// How many bytes to receive at most, behind what is left in the stream (as many as there is room for, if that is
+    /// less). Zero: none for now, either because the
     /// limits are reached (until something is completed or sent) or because the connection is ending.
     pub fn wanted(&self) -> usize {
         let ending = matches!(self.phase, Phase::Draining(_) | Phase::Over(_));
@@ -133,7 +134,7 @@ impl Connection {
         match self.transport {
             Transport::Tls(_) => make_room(stream, CHUNK_BYTES),
             // What cannot be understood for want of room stays here, to be gone on with when there is.
-            Transport::Clear if !self.has_room() => {}
+            Transport::Clear if !self.has_room() => make_room(stream, CHUNK_BYTES),
             Transport::Clear => {
                 std::mem::swap(&mut self.input, stream);
                 make_room(stream, self.wanted);

@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::sys;
 
@@ -14,6 +14,9 @@ pub const CONTROL: &str = "/dev/loop-control";
 pub const MAJOR: u32 = 7;
 /// Somebody may take the free device before us; this often in a row would be no accident.
 const MAX_RACES: u32 = 32;
+
+/// How the path of a file reads that is mounted nowhere.
+const UNMOUNTED: &str = "/";
 
 /// Offsets into `struct loop_info64`.
 const FLAGS_AT: usize = 52;
@@ -98,9 +101,10 @@ impl Loop {
         self.attribute("loop/dio").is_ok_and(|dio| dio == "1")
     }
 
-    /// The name it carries, if it is bound.
+    /// The name it carries, if it is bound to a file that is mounted nowhere, as ours are. Others are not even opened:
+    /// what they stand on may hang.
     pub fn tag(self) -> io::Result<Option<String>> {
-        if !Path::new(&format!("/sys/block/loop{}/loop", self.0)).exists() {
+        if self.attribute("loop/backing_file").ok().as_deref() != Some(UNMOUNTED) {
             return Ok(None);
         }
         match sys::loop_status(self.open()?.as_fd()) {

@@ -39,8 +39,8 @@ pub trait Kind {
     /// Takes an answer of the engine.
     fn complete(&mut self, completion: Completion) -> Option<Self::Reply>;
 
-    /// The volume has grown.
-    fn resize(&mut self, size: u64);
+    /// The volume has grown; what the kernel is to be told.
+    fn resize(&mut self, size: u64) -> Self::Reply;
 
     /// Requests that the kernel waits for.
     fn in_flight(&self) -> usize;
@@ -53,8 +53,8 @@ impl Kind for fuse::machine::Fuse {
         Self::complete(self, completion)
     }
 
-    fn resize(&mut self, size: u64) {
-        Self::resize(self, size);
+    fn resize(&mut self, size: u64) -> Self::Reply {
+        Self::resize(self, size)
     }
 
     fn in_flight(&self) -> usize {

@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IoSlice};
+use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::net::TcpListener;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -103,14 +103,17 @@ pub enum Order {
 
 /// Gives orders from another thread.
 pub struct Handle {
-    orders: mpsc::Sender<Order>,
+    orders: mpsc::Sender<(Order, mpsc::Sender<()>)>,
     wake: UnixStream,
 }
 
 impl Handle {
+    /// Gives an order and waits until it is obeyed.
     pub fn order(&self, order: Order) {
-        self.orders.send(order).expect("the host must live");
+        let (obeyed, wait) = mpsc::channel();
+        self.orders.send((order, obeyed)).expect("the host must live");
         rustix::io::write(&self.wake, b"!").expect("the host must live");
+        wait.recv().expect("the host must live");
     }
 }
 
@@ -123,7 +126,7 @@ pub struct Host {
     pub delay: Duration,
     clients: BTreeMap<u32, Client>,
     next_client: u32,
-    orders: mpsc::Receiver<Order>,
+    orders: mpsc::Receiver<(Order, mpsc::Sender<()>)>,
     wake: UnixStream,
     waiting: VecDeque<(Instant, Request)>,
     suspended: bool,
@@ -220,20 +223,25 @@ impl Host {
     fn obey(&mut self) -> bool {
         let mut bytes = [0; 64];
         let _ = rustix::io::read(&self.wake, &mut bytes);
-        while let Ok(order) = self.orders.try_recv() {
+        let mut stop = false;
+        while let Ok((order, obeyed)) = self.orders.try_recv() {
             match order {
                 Order::Resize(size) => {
                     self.ram.resize(size).expect("the file must grow");
                     self.volume.size = size;
                     self.clients.values_mut().for_each(|client| client.connection.resize(size));
-                    self.device.iter_mut().for_each(|device| device.machine.resize(size));
+                    if let Some(device) = &mut self.device {
+                        let notification = device.machine.resize(size);
+                        write_reply(device.fuse.as_fd(), &notification);
+                    }
                 }
                 Order::Suspend(suspended) => self.suspended = suspended,
                 Order::Fence => self.fenced = true,
-                Order::Stop => return true,
+                Order::Stop => stop = true,
             }
+            let _ = obeyed.send(());
         }
-        false
+        stop
     }
 
     fn accept(&mut self, index: usize) {

@@ -63,6 +63,10 @@ pub mod open {
     pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 }
 
+/// How long the kernel may remember attributes: as good as for ever.
+const ATTRIBUTES_VALID_S: u64 = 1 << 30;
+/// The notification that something the kernel remembers of the file is not so any more.
+pub const NOTIFY_INVAL_INODE: i32 = 2;
 /// The notification that asks the kernel for all requests again that were read and not answered.
 pub const NOTIFY_RESEND: i32 = 7;
 /// Set in the number of a request that is sent again; replies carry it as well.
@@ -209,9 +213,11 @@ pub struct Attributes {
 }
 
 impl Attributes {
-    /// As the answer to GETATTR; never to be remembered, so that a new size is seen at once.
+    /// As the answer to GETATTR, to be remembered until [`forget_attributes`]: programs that only list loop devices
+    /// look at the file's attributes, and must not wait for an engine that is away.
     pub fn put(&self, out: &mut BytesMut) {
-        out.put_bytes(0, 16);
+        out.put_u64_ne(ATTRIBUTES_VALID_S);
+        out.put_u64_ne(0);
         out.put_u64_ne(ROOT);
         out.put_u64_ne(self.size);
         out.put_u64_ne(self.size / 512);
@@ -239,6 +245,19 @@ pub fn put_out_header(out: &mut BytesMut, unique: u64, error: i32, rest: usize) 
     out.put_u32_ne((OUT_HEADER_BYTES + rest) as u32);
     out.put_i32_ne(-error);
     out.put_u64_ne(unique);
+}
+
+/// The notification that makes the kernel ask for the attributes when it needs them next.
+pub fn forget_attributes() -> Bytes {
+    let mut out = BytesMut::with_capacity(OUT_HEADER_BYTES + 24);
+    out.put_u32_ne(OUT_HEADER_BYTES as u32 + 24);
+    out.put_i32_ne(NOTIFY_INVAL_INODE);
+    out.put_u64_ne(0);
+    out.put_u64_ne(ROOT);
+    // A negative offset: attributes only, there are no cached pages.
+    out.put_i64_ne(-1);
+    out.put_i64_ne(0);
+    out.freeze()
 }
 
 /// The notification that asks for requests again.

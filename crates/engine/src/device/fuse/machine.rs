@@ -43,7 +43,7 @@ pub struct Geometry {
     pub read_only: bool,
 }
 
-/// One reply: header and payload, to be written at once.
+/// One reply or notification: header and payload, to be written at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     pub header: Bytes,
@@ -127,9 +127,11 @@ impl Fuse {
         }
     }
 
-    /// The volume has grown. The loop device learns it when it is told to look.
-    pub fn resize(&mut self, size: u64) {
+    /// The volume has grown. The notification that comes back is to be written first; then the loop device can be told
+    /// to look ([`crate::device::link::Link::capacity`]).
+    pub fn resize(&mut self, size: u64) -> Reply {
         self.geometry.size = size;
+        Reply { header: abi::forget_attributes(), payload: Bytes::new() }
     }
 
     pub fn in_flight(&self) -> usize {

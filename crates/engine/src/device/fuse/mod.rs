@@ -5,6 +5,7 @@
 
 pub mod abi;
 pub mod machine;
+pub mod mount;
 
 #[cfg(test)]
 mod tests;

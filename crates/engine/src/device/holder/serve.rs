@@ -16,6 +16,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use super::SUBCOMMAND;
 use super::protocol::{Answer, MAX_LINE_BYTES, Message, VERSION};
 use super::state::{Decision, Serving, State};
+use crate::device::fuse::mount::{MountError, Mounted, mount};
 use crate::device::place::{Name, Place, this_program};
 use crate::device::sys;
 
@@ -60,7 +61,8 @@ pub fn serve() -> Result<String, String> {
     // Signals meant for the engine's terminal or group do not reach a session of its own.
     let _ = rustix::process::setsid();
     protect();
-    let mut holder = Holder::new().map_err(|error| format!("cannot hold a device: {error}"))?;
+    let listener = listener().map_err(|error| format!("cannot listen: {error}"))?;
+    let mut holder = Holder::new(listener).map_err(|error| error.to_string())?;
     loop {
         holder.turn().map_err(|error| format!("the device holder failed: {error}"))?;
         if holder.over && holder.connections.is_empty() {
@@ -73,6 +75,14 @@ pub fn serve() -> Result<String, String> {
 /// being allowed to say so is no reason not to serve.
 fn protect() {
     let _ = std::fs::write("/proc/self/oom_score_adj", "-999");
+}
+
+/// Takes the listening socket from standard input, which children get as something else.
+fn listener() -> io::Result<UnixListener> {
+    let listener = UnixListener::from(io::stdin().as_fd().try_clone_to_owned()?);
+    listener.set_nonblocking(true)?;
+    rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
+    Ok(listener)
 }
 
 struct Connection {
@@ -98,6 +108,8 @@ struct Holder {
     listener: Option<UnixListener>,
     /// `/dev/fuse`; None once the device was given up.
     fuse: Option<OwnedFd>,
+    /// The file, until the loop device has it.
+    root: Option<OwnedFd>,
     state: State,
     connections: BTreeMap<u64, Connection>,
     next: u64,
@@ -111,15 +123,12 @@ struct Holder {
 }
 
 impl Holder {
-    fn new() -> io::Result<Self> {
-        let listener = UnixListener::from(io::stdin().as_fd().try_clone_to_owned()?);
-        listener.set_nonblocking(true)?;
-        // Children get their own standard input; this one must not reach them.
-        rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
-        let fuse = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/fuse")?;
+    fn new(listener: UnixListener) -> Result<Self, MountError> {
+        let Mounted { fuse, root } = mount()?;
         Ok(Self {
             listener: Some(listener),
-            fuse: Some(fuse.into()),
+            fuse: Some(fuse),
+            root: Some(root),
             state: State::default(),
             connections: BTreeMap::new(),
             next: 0,
@@ -305,11 +314,11 @@ impl Holder {
     }
 
     fn start_step(&self, message: &Message) -> io::Result<Option<(Child, OwnedFd)>> {
-        let (args, stdin) = match (message, &self.device, &self.fuse) {
-            (Message::Attach { block, read_only, tag, node }, None, Some(fuse)) => {
+        let (args, stdin) = match (message, &self.device, &self.root) {
+            (Message::Attach { block, read_only, tag, node }, None, Some(root)) => {
                 let mode = if *read_only { "ro" } else { "rw" };
                 let args = vec!["attach".to_owned(), block.to_string(), mode.to_owned(), tag.clone(), text(node)];
-                (args, Stdio::from(fuse.try_clone()?))
+                (args, Stdio::from(root.try_clone()?))
             }
             (Message::Capacity, Some((number, _)), _) => {
                 (vec!["capacity".to_owned(), number.to_string()], Stdio::null())
@@ -350,6 +359,7 @@ impl Holder {
             (Message::Attach { node, .. }, true) => match said.parse() {
                 Ok(number) => {
                     self.device = Some((number, node.clone()));
+                    self.root = None;
                     Answer::Attached { number }
                 }
                 Err(_) => Answer::Failed { why: format!("the step said {said:?}") },
@@ -364,6 +374,7 @@ impl Holder {
     /// runs ends with that; then what is bound is let go.
     fn retire(&mut self, id: u64) {
         self.fuse = None;
+        self.root = None;
         if let Some(engine) = self.engine.filter(|engine| *engine != id) {
             self.drop_connection(engine);
         }
@@ -381,6 +392,7 @@ impl Holder {
     /// No more: whoever is still connected gets its last answer and is waited for.
     fn end(&mut self) {
         self.over = true;
+        self.root = None;
         let path = self.listener.take().and_then(|l| l.local_addr().ok()?.as_pathname().map(Path::to_owned));
         if let Some(path) = path {
             let _ = std::fs::remove_file(path);

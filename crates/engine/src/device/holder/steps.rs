@@ -1,25 +1,22 @@
 //! What may wait for the device itself, each in a process of its own that ends when it is done.
 //!
 //! A system call on the device waits in the kernel until an engine answers, and cannot be ended before that. So such a
-//! process must not keep `/dev/fuse` open: if nobody answers and the holder gives up the device, the kernel must see
-//! that the last descriptor is gone, fail everything that waits, and let the process go.
+//! process never gets `/dev/fuse`: if nobody answers and the holder gives up the device, the kernel must see that the
+//! last descriptor is gone, fail everything that waits, and let the process go.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::fs::{CWD, FileType, Mode};
-use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 
 use crate::device::loops::{self, BindError, Binding, Loop};
 
 /// A step that failed; the text reaches the engine's log.
 #[derive(Debug, thiserror::Error)]
 enum StepError {
-    #[error("cannot make a FUSE file system ({call}): {source}")]
-    Mount { call: &'static str, source: io::Error },
     #[error("cannot open the file of the FUSE file system: {0}")]
     File(#[source] io::Error),
     #[error(transparent)]
@@ -62,18 +59,14 @@ fn on_loop(number: u32, act: impl FnOnce(Loop) -> io::Result<()>) -> Result<Stri
     Ok(String::new())
 }
 
-/// Makes the file system on standard input (which is `/dev/fuse`), binds a loop device to its file, makes the node.
-/// Says the number of the loop device.
+/// Binds a loop device to the file that standard input (the mount) is, and makes the node. Says the number of the loop
+/// device.
 fn attach(block: u32, read_only: bool, tag: &str, node: &Path) -> Result<String, StepError> {
-    let mount = mount(tag)?;
-    // From here on the kernel may wait for an engine: see above.
-    let nowhere = File::open("/dev/null").map_err(|source| StepError::Mount { call: "open", source })?;
-    rustix::stdio::dup2_stdin(&nowhere).map_err(|error| StepError::Mount { call: "dup2", source: error.into() })?;
     let file = OpenOptions::new()
         .read(true)
         .write(!read_only)
         .custom_flags(libc::O_DIRECT)
-        .open(format!("/proc/self/fd/{}", mount.as_raw_fd()))
+        .open("/proc/self/fd/0")
         .map_err(StepError::File)?;
     let device = Loop::bind(&Binding { file: file.as_fd(), tag, block, read_only })?;
     if let Err(error) = make_node(device, node) {
@@ -81,19 +74,6 @@ fn attach(block: u32, read_only: bool, tag: &str, node: &Path) -> Result<String,
         return Err(error);
     }
     Ok(device.0.to_string())
-}
-
-/// A FUSE file system whose root is a regular file, mounted nowhere.
-fn mount(tag: &str) -> Result<OwnedFd, StepError> {
-    let failed = |call: &'static str| move |error: rustix::io::Errno| StepError::Mount { call, source: error.into() };
-    let context = rustix::mount::fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC).map_err(failed("fsopen"))?;
-    let options = [("source", tag), ("fd", "0"), ("rootmode", "100600"), ("user_id", "0"), ("group_id", "0")];
-    for (key, value) in options {
-        rustix::mount::fsconfig_set_string(context.as_fd(), key, value).map_err(failed("fsconfig"))?;
-    }
-    rustix::mount::fsconfig_create(context.as_fd()).map_err(failed("fsconfig create"))?;
-    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
-    rustix::mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes).map_err(failed("fsmount"))
 }
 
 /// The node under the volume's name. It takes the place of one that was left over.

@@ -24,6 +24,8 @@ const MIB: u64 = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Kills in the short version of the campaign.
 const KILLS: usize = 8;
+/// What the load gets done between two of them.
+const WRITES_BETWEEN_KILLS: u64 = 100;
 
 pub const TESTS: &[(&str, fn() -> Verdict)] = &[
     ("device_has_the_volumes_size_and_does_direct_io", shape),
@@ -206,11 +208,14 @@ fn ext4() -> Verdict {
     let full = fixture.allocated();
     fixture.engine().order(&format!("resize {}", 192 * MIB));
     fixture.engine().says("resized");
-    run("resize2fs", &[&fixture.node()]);
+    // A mounted file system can be grown as well, by a process with CAP_SYS_RESOURCE.
     fixture.unmount();
+    run("e2fsck", &["-f", "-p", &fixture.node()]);
+    run("resize2fs", &[&fixture.node()]);
     let point = fixture.mount("ext4");
     check(&point);
     fs::read_dir(&point).expect("files").flatten().for_each(|entry| drop(fs::remove_file(entry.path())));
+    run("sync", &["-f", text(&point)]);
     run("fstrim", &["-v", text(&point)]);
     fixture.unmount();
     assert!(fixture.allocated() + 10 * MIB < full, "{} bytes are left of {full}", fixture.allocated());
@@ -299,6 +304,20 @@ fn wait_for_requests(number: u32) {
     }
 }
 
+/// Waits until the device has written so many more requests.
+fn wait_for_writes(number: u32, more: u64) {
+    let path = format!("/sys/block/loop{number}/stat");
+    let written = || -> u64 {
+        let text = fs::read_to_string(&path).expect("the device's counters");
+        text.split_whitespace().nth(4).and_then(|n| n.parse().ok()).expect("a counter")
+    };
+    let (before, start) = (written(), Instant::now());
+    while written() < before + more {
+        assert!(start.elapsed() < PATIENCE, "nothing is written");
+        std::thread::yield_now();
+    }
+}
+
 fn hand_over() -> Verdict {
     need_devices()?;
     need(&["fio", "mkfs.ext4", "e2fsck"])?;
@@ -310,6 +329,7 @@ fn hand_over() -> Verdict {
     let load = load(&point, 12);
     let mut stalls = Vec::new();
     for i in 1..=KILLS {
+        wait_for_writes(number, WRITES_BETWEEN_KILLS);
         wait_for_requests(number);
         let start = Instant::now();
         fixture.kill();

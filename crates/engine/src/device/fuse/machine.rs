@@ -28,6 +28,10 @@ const PAGE_BYTES: u32 = 4096;
 const MAX_BACKGROUND: u16 = 128;
 /// What the kernel itself wants to have room for, beside the payload of a write.
 const OVERHEAD_BYTES: usize = 4096;
+/// Buffers that are kept to be used again; while a client writes faster than the engine, more are made and dropped.
+const MAX_BUFFERS: usize = 8;
+/// What new buffers are filled with: not zero, for which the allocator would give out memory that is not there yet.
+const TOUCH: u8 = 0xa5;
 /// A regular file that its owner may read and write.
 const FILE_MODE: u32 = 0o100_600;
 /// Flags that are taken if the kernel offers them.
@@ -107,21 +111,29 @@ impl Fuse {
     }
 
     /// A buffer to read one request into; all its spare capacity may be used and is needed.
+    ///
+    /// Its memory is there already. If an engine is killed while the kernel copies a request into memory that must be
+    /// brought in first, the kernel gives that up *and fails the request*: the one way in which a killed engine could
+    /// be noticed by a pod.
     pub fn receive(&mut self) -> BytesMut {
         let needed = self.max_write as usize + OVERHEAD_BYTES;
-        if let Some(mut buffer) = self.buffers.pop()
-            && (buffer.capacity() >= needed || buffer.try_reclaim(needed))
-        {
-            return buffer;
+        let fits = |buffer: &mut BytesMut| buffer.capacity() >= needed || buffer.try_reclaim(needed);
+        if let Some(found) = self.buffers.iter_mut().position(fits) {
+            return self.buffers.swap_remove(found);
         }
-        // Twice: the second half is what small requests are cut from before there must be a new one.
-        BytesMut::with_capacity(2 * needed)
+        // Twice: the second half is what small requests are cut from before the buffer must be used from its start.
+        let mut buffer = BytesMut::with_capacity(2 * needed);
+        buffer.resize(2 * needed, TOUCH);
+        buffer.clear();
+        buffer
     }
 
     /// Takes back a buffer of [`Fuse::receive`] that holds one request, or nothing if the read failed.
     pub fn received(&mut self, mut buffer: BytesMut, outcome: &mut Outcome) {
         let request = buffer.split().freeze();
-        self.buffers.push(buffer);
+        if self.buffers.len() < MAX_BUFFERS {
+            self.buffers.push(buffer);
+        }
         if !request.is_empty() {
             self.understand(request, outcome);
         }

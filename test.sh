@@ -12,7 +12,7 @@ die() { printf 'test.sh: %s\n' "$*" >&2; exit 1; }
 
 # --- what must be on the machine ---------------------------------------------------------------
 packages=()
-need() { command -v "$1" >/dev/null 2>&1 || packages+=("$2"); }
+need() { PATH=$PATH:/usr/sbin:/sbin command -v "$1" >/dev/null 2>&1 || packages+=("$2"); }
 
 [ "$(uname -s)" = Linux ] || die "Tether runs on Linux only (mount namespaces, loop devices)"
 command -v cargo >/dev/null 2>&1 || [ ! -r "$HOME/.cargo/env" ] || . "$HOME/.cargo/env"
@@ -23,6 +23,11 @@ need ld binutils
 need kubectl kubernetes-client   # any kubectl on the PATH will do
 need python3 python3
 need setpriv util-linux          # tests without root drop privileges with it
+need nbdinfo libnbd-bin          # real clients of volumes; tests skip what is missing
+need qemu-img qemu-utils
+need fio fio
+need mkfs.ext4 e2fsprogs
+need mkfs.xfs xfsprogs
 python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3-venv)
 
 if [ ${#packages[@]} -gt 0 ]; then

@@ -17,7 +17,7 @@ use tether_engine::device::place::{Name, Place};
 
 use crate::ram_engine::place;
 use crate::say;
-use crate::tools::{Skip, Verdict, attempt, command, need, run, text};
+use crate::tools::{Skip, Test, Verdict, attempt, command, need, run, text};
 
 const MIB: u64 = 1 << 20;
 /// Long enough for any of these tests on a busy machine; only a device that hangs gets there.
@@ -27,7 +27,7 @@ const KILLS: usize = 8;
 /// What the load gets done between two of them.
 const WRITES_BETWEEN_KILLS: u64 = 100;
 
-pub const TESTS: &[(&str, fn() -> Verdict)] = &[
+pub const TESTS: &[Test] = &[
     ("device_has_the_volumes_size_and_does_direct_io", shape),
     ("device_carries_ext4", ext4),
     ("device_carries_xfs", xfs),

@@ -15,11 +15,11 @@ use tether_engine::host::Address;
 
 use crate::host::{Handle, Host, Listener, Order};
 use crate::ram::Ram;
-use crate::tools::{Verdict, attempt, command, need, run, text};
+use crate::tools::{Test, Verdict, attempt, command, need, run, text};
 
 const MIB: u64 = 1 << 20;
 
-pub const TESTS: &[(&str, fn() -> Verdict)] = &[
+pub const TESTS: &[Test] = &[
     ("nbd_is_what_nbdinfo_expects", nbdinfo),
     ("nbd_copies_with_nbdcopy_are_identical", nbdcopy),
     ("nbd_images_of_qemu_img_are_identical", qemu_img),

@@ -9,6 +9,9 @@ pub struct Skip(pub String);
 /// What a test comes to.
 pub type Verdict = Result<(), Skip>;
 
+/// A test and its name.
+pub type Test = (&'static str, fn() -> Verdict);
+
 fn find(program: &str) -> bool {
     let paths = std::env::var_os("PATH").unwrap_or_default();
     let extra = ["/usr/sbin", "/sbin"].map(std::path::PathBuf::from);

@@ -13,7 +13,7 @@ use super::model::Model;
 use super::{BLOCKS, create, open};
 
 /// Dice thrown for each step.
-const DICE: u64 = 6;
+const DICE: u64 = 4;
 
 type Outcome = Result<(), String>;
 

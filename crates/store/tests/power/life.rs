@@ -15,7 +15,7 @@ const STEPS: u64 = 40;
 /// Times that the power fails in one life.
 const LOSSES: u64 = 6;
 /// Seeds of the short version.
-const SHORT: u64 = 25;
+const SHORT: u64 = 15;
 
 fn variable(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)

@@ -98,8 +98,14 @@ impl Engine {
     fn record_unreachable(&mut self, purpose: Purpose, cx: &mut Cx<'_>) {
         let retry = self.config.limits.record_retry;
         self.record_retry = Some(cx.now.after(retry));
-        if matches!(purpose, Purpose::Shrink) {
-            self.suspend(Suspended::RecordUnreachable, cx);
+        match purpose {
+            Purpose::Shrink => self.suspend(Suspended::RecordUnreachable, cx),
+            Purpose::Grow => {
+                if let Some(join) = self.join.as_mut() {
+                    join.recording = false;
+                }
+            }
+            _ => {}
         }
     }
 

@@ -47,8 +47,10 @@ impl Engine {
         if self.join.as_ref().is_some_and(|join| join.slot == slot) {
             self.abort_join(Leaving::Asked, cx);
         }
-        if matches!(self.phase, Phase::Waiting | Phase::Serving) {
-            self.leave(slot, Leaving::Asked, cx);
+        let established = matches!(self.phase, Phase::Waiting | Phase::Serving);
+        if established && !self.leave(slot, Leaving::Asked, cx) && self.recorded.has(slot) {
+            // The last one stays, whoever asks.
+            self.member_mut(slot).unwanted = self.leaving.has(slot);
         }
     }
 

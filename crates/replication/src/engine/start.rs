@@ -85,6 +85,10 @@ impl Engine {
         }
         let ready: Slots =
             self.recorded.and(self.open_slots()).iter().filter(|slot| !self.member(*slot).excluded).collect();
+        if ready.is_empty() && cx.now >= self.start.deadline {
+            // Nobody else is left: a disk that failed may do better next time.
+            self.members.iter_mut().for_each(|member| member.excluded = false);
+        }
         let all = ready == self.recorded;
         if ready.is_empty() || (!all && cx.now < self.start.deadline) || self.asked.is_some() {
             return;

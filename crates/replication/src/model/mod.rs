@@ -12,6 +12,7 @@ mod monitor;
 mod mutants;
 mod scopes;
 mod search;
+mod stories;
 mod tests;
 mod walks;
 mod world;

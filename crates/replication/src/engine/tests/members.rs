@@ -152,6 +152,22 @@ fn without_the_record_a_lost_member_suspends_writes_until_either_is_back() {
 }
 
 #[test]
+fn a_replica_that_cannot_be_recorded_yet_is_recorded_when_the_record_is_back() {
+    let mut lab = Lab::serving(2);
+    lab.kill(1);
+    lab.pass(Span::millis(3000));
+    lab.record_down = true;
+    lab.revive(1, false);
+    lab.pass(Span::millis(3000));
+    let write = lab.write(0, 1);
+    assert_eq!((names(&[0]), true), (lab.in_sync(), lab.is_ok(write)), "it is required, not recorded");
+    lab.record_down = false;
+    lab.pass(Span::millis(1000));
+    assert_eq!(names(&[0, 1]), lab.in_sync());
+    assert_eq!(lab.stores[0].data, lab.stores[1].data);
+}
+
+#[test]
 fn a_full_member_leaves_and_if_all_are_full_writes_wait_for_room() {
     let mut lab = Lab::serving(2);
     lab.stores[1].full = true;

@@ -202,7 +202,7 @@ pub enum CasOutcome {
 pub enum Effect {
     /// Dial the replica in this slot; [`Event::Connected`] or [`Event::Disconnected`] follows.
     Connect { slot: Slot, session: Session },
-    /// Drop the connection; nothing follows.
+    /// Drop the connection, or stop dialing; nothing follows, and events of that session are ignored.
     Disconnect { slot: Slot, session: Session },
     /// Send on the connection.
     Send { slot: Slot, session: Session, request: Request },

@@ -3,7 +3,7 @@
 //! An idle engine wants nothing. Under load the earliest moment moves on with every request; the timer that is
 //! armed is left where it is and, when it fires early, is simply set again: about one per second.
 
-use super::members::{Link, Member};
+use super::members::{Link, Member, Token};
 use super::{Cx, Effect, Engine, Leaving, Phase};
 use crate::ids::{Slot, Slots, Span, Time};
 
@@ -67,9 +67,12 @@ impl Engine {
     }
 
     /// When to give up a request: a promise may have to wait for what older engines left, other requests only for
-    /// the disk.
+    /// the disk. A control operation may take its time, as long as the member gives signs of life.
     fn patience(&self, member: &Member) -> Option<Time> {
         let limits = self.config.limits;
+        if member.pending.oldest().is_some_and(|oldest| oldest.token == Token::Control) {
+            return None;
+        }
         let span = if member.link == Link::Open { limits.hung } else { Span(limits.answer.0.saturating_mul(3)) };
         member.pending.oldest().map(|oldest| oldest.sent.after(span))
     }

@@ -14,6 +14,9 @@ use tether_apiserver::auth::User;
 /// A server forgets after so many requests, so that a finding can be replayed.
 const REQUESTS_PER_SERVER: usize = 5_000;
 
+/// Kubernetes answers 500 to an apply that its schema has no place for, and so does Tether.
+const KUBERNETES_500: &str = "failed to create typed patch object";
+
 struct World {
     runtime: tokio::runtime::Runtime,
     server: Server,
@@ -66,8 +69,10 @@ fuzz_target!(|data: &[u8]| {
         let (server, left) = (world.server.clone(), world.left);
         world.runtime.block_on(async move {
             let response = server.handle(request).await;
-            assert_ne!(response.status(), 500, "an internal error is a bug");
-            let _ = response.into_body().collect().await;
+            let status = response.status();
+            let body = response.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+            let text = String::from_utf8_lossy(&body);
+            assert!(status != 500 || text.contains(KUBERNETES_500), "an internal error is a bug: {text}");
         });
         if left == 0 {
             *world = World::new();

@@ -5,13 +5,19 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use http::HeaderValue;
+use http::header::USER_AGENT;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
-pub(crate) async fn from_file(path: &Path) -> Result<Client> {
+/// A client for one of our roles. The role is the first word of its User-Agent, which is what audit logs and
+/// `metadata.managedFields` call whoever wrote something.
+pub(crate) async fn from_file(path: &Path, role: &'static str) -> Result<Client> {
     let failed = || format!("--kubeconfig {}", path.display());
     let file = Kubeconfig::read_from(path).with_context(failed)?;
-    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.with_context(failed)?;
+    let mut config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.with_context(failed)?;
+    let agent = format!("{role}/{} ({}/{})", env!("CARGO_PKG_VERSION"), std::env::consts::OS, std::env::consts::ARCH);
+    config.headers.push((USER_AGENT, HeaderValue::try_from(agent).expect("a User-Agent must be plain text")));
     Client::try_from(config).with_context(failed)
 }
 

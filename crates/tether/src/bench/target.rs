@@ -40,14 +40,14 @@ pub(crate) struct Target {
 
 impl Target {
     pub(crate) async fn open(kubeconfig: &Path) -> Result<Self> {
-        let client = client::from_file(kubeconfig).await?;
+        let client = client::from_file(kubeconfig, "tether-bench").await?;
         let version = client.apiserver_version().await.with_context(|| kubeconfig.display().to_string())?;
         Ok(Self { name: version.git_version, client, path: kubeconfig.to_owned() })
     }
 
     /// Another client with connections of its own, as another process would have.
     pub(crate) async fn another(&self) -> Result<Client> {
-        client::from_file(&self.path).await
+        client::from_file(&self.path, "tether-bench").await
     }
 
     /// Fresh namespaces; what an earlier run left is waited for while it goes.

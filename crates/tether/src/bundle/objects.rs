@@ -29,7 +29,7 @@ pub(super) async fn collect(kubeconfig: &Path) -> Result<Collected> {
 }
 
 async fn collect_all(kubeconfig: &Path) -> Result<Collected> {
-    let client = client::from_file(kubeconfig).await?;
+    let client = client::from_file(kubeconfig, "tether-support-bundle").await?;
     let discovery = Discovery::new(client.clone()).run().await.context("the API server does not answer")?;
     let mut collected = Collected::default();
     for group in discovery.groups() {

@@ -30,7 +30,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     role::begin("controller", args.logs)?;
     role::runtime(Threads::One)?.block_on(async {
         let cancel = role::until_signal()?;
-        let client = client::from_file(&args.kubeconfig).await?;
+        let client = client::from_file(&args.kubeconfig, "tether-controller").await?;
         let options = Options {
             identity: format!("{}_{}", rustix::system::uname().nodename().to_string_lossy(), std::process::id()),
             leader_election: args.leader_elect.then(leader::Settings::default),

@@ -70,7 +70,7 @@ pub(crate) fn run(args: Args) -> Result<Exit> {
     };
     role::runtime(Threads::One)?.block_on(async {
         let cancel = role::until_signal()?;
-        let client = client::from_file(&kubeconfig).await?;
+        let client = client::from_file(&kubeconfig, "tether-node").await?;
         Box::pin(tether_agent::run(client, options, role::ready, cancel)).await?;
         Ok(Exit::Success)
     })

@@ -102,7 +102,7 @@ fn report(layout: &Layout, marker: &Marker, running: bool) -> Report {
 
 fn nodes(layout: &Layout) -> Result<Vec<NodeReport>> {
     role::runtime(Threads::One)?.block_on(async {
-        let nodes: Api<Node> = Api::all(client::from_file(&layout.kubeconfig()).await?);
+        let nodes: Api<Node> = Api::all(client::from_file(&layout.kubeconfig(), "tether-status").await?);
         let params = ListParams::default();
         let list =
             tokio::time::timeout(API_LIMIT, nodes.list(&params)).await.context("the API server does not answer")?;

@@ -27,7 +27,7 @@ pub(super) async fn agent_down(kubeconfig: PathBuf, node: String, message: Strin
 }
 
 async fn tell(kubeconfig: PathBuf, node: &str, message: String) -> Result<()> {
-    let nodes: Api<Node> = Api::all(client::from_file(&kubeconfig).await?);
+    let nodes: Api<Node> = Api::all(client::from_file(&kubeconfig, "tether-up").await?);
     let now = Some(Time(Timestamp::now()));
     let condition = NodeCondition {
         type_: "AgentRunning".into(),

@@ -281,7 +281,14 @@ fn fenced() -> Verdict {
 fn load(point: &Path, seconds: u32) -> Child {
     command("fio")
         .args(["--name=load", "--ioengine=libaio", "--direct=1", "--rw=randrw", "--bsrange=4k-64k", "--iodepth=16"])
-        .args(["--verify=crc32c", "--verify_fatal=1", "--verify_backlog=64", "--fsync=8", "--size=48M"])
+        .args([
+            "--verify=crc32c",
+            "--verify_fatal=1",
+            "--verify_state_save=0",
+            "--verify_backlog=64",
+            "--fsync=8",
+            "--size=48M",
+        ])
         .args(["--time_based", &format!("--runtime={seconds}"), "--output-format=terse"])
         .arg(format!("--directory={}", point.display()))
         .stdout(Stdio::piped())

@@ -166,7 +166,8 @@ fn fio() -> Verdict {
     let job = |name: &str, more: &[&str]| {
         let uri = format!("--uri={}", served.uri);
         let name = format!("--name={name}");
-        let common = ["--verify=crc32c", "--verify_fatal=1", "--size=64M", "--output-format=terse"];
+        let common =
+            ["--verify=crc32c", "--verify_fatal=1", "--verify_state_save=0", "--size=64M", "--output-format=terse"];
         run("fio", &[&[name.as_str(), "--ioengine=nbd", uri.as_str()], common.as_slice(), more].concat());
     };
     job("small", &["--rw=randwrite", "--bs=4k", "--iodepth=32"]);

@@ -41,7 +41,7 @@ pub(crate) struct Args {
     #[command(subcommand)]
     action: Option<control::Action>,
     #[command(flatten)]
-    serve: Option<Serve>,
+    serve: Serve,
 }
 
 /// A replica on the command line: `ADDR` or `NAME=ADDR`.
@@ -67,17 +67,17 @@ impl FromStr for ReplicaArg {
 #[derive(Debug, clap::Args)]
 struct Serve {
     /// Name of the volume
-    #[arg(long)]
-    volume: String,
+    #[arg(long, required = true)]
+    volume: Option<String>,
     /// Size of the volume, such as 4GiB
-    #[arg(long)]
-    size: Size,
+    #[arg(long, required = true)]
+    size: Option<Size>,
     /// A replica: IP:PORT or unix:/path, or NAME=ADDR to insist on who answers there
     #[arg(long = "replica", required = true, value_name = "[NAME=]ADDR")]
     replicas: Vec<ReplicaArg>,
     /// File that holds the volume's record; engines that race for a volume must use the same one
-    #[arg(long, value_name = "FILE")]
-    record: PathBuf,
+    #[arg(long, value_name = "FILE", required = true)]
+    record: Option<PathBuf>,
     /// Where to serve NBD: unix:/path, or tcp:IP:PORT (with --nbd-tls-cert beyond loopback)
     #[arg(long, value_name = "ADDR")]
     nbd: Vec<Address>,
@@ -105,10 +105,9 @@ struct Serve {
 }
 
 pub(crate) fn run(args: Args) -> Result<Exit> {
-    match (args.action, args.serve) {
-        (Some(action), _) => control::run(action),
-        (None, Some(serve)) => run_serve(serve),
-        (None, None) => bail!("give --volume, or a subcommand; see `tether engine --help`"),
+    match args.action {
+        Some(action) => control::run(action),
+        None => run_serve(args.serve),
     }
 }
 
@@ -129,15 +128,15 @@ impl Serve {
         self.nbd.iter().map(nbd).collect()
     }
 
-    fn settings(&self) -> Result<Settings> {
+    fn settings(&self, volume: &str) -> Result<Settings> {
         let replicas: Vec<_> = self.replicas.iter().map(|replica| replica.0.clone()).collect();
         let key = self.key.read(replicas.iter().map(|replica| &replica.address))?;
         let resync_bytes_per_second = self.resync_limit.map_or(0, |limit| limit.0);
         Ok(Settings {
-            volume: self.volume.clone(),
-            volume_id: volume_id(&self.volume),
+            volume: volume.to_owned(),
+            volume_id: volume_id(volume),
             holder: Holder(Uuid::new_v4().as_u128()),
-            size: self.size.0,
+            size: self.size.context("--size: missing")?.0,
             replicas,
             key,
             nbd: self.nbd()?,
@@ -150,19 +149,22 @@ impl Serve {
 }
 
 fn run_serve(args: Serve) -> Result<Exit> {
-    role::begin(&format!("engine {}", args.volume), args.logs)?;
-    let settings = args.settings()?;
+    // Required by the command line unless there is a subcommand.
+    let volume = args.volume.clone().context("--volume: missing")?;
+    let record = args.record.clone().context("--record: missing")?;
+    role::begin(&format!("engine {volume}"), args.logs)?;
+    let settings = args.settings(&volume)?;
     let nbd = settings.nbd.clone();
-    let control_address = args.control.resolve(&format!("engine-{}", args.volume))?;
-    let record = std::path::absolute(&args.record).context("--record")?;
+    let control_address = args.control.resolve(&format!("engine-{volume}"))?;
+    let record = std::path::absolute(&record).context("--record")?;
     let engine = Arc::new(EngineInstance::open(EngineOptions { settings, record })?);
     let addresses = match engine.get(Command::Listening)? {
         Answer::Listening(listening) => listening.map_err(anyhow::Error::msg)?,
         other => bail!("unexpected answer {other:?}"),
     };
-    let uris: Vec<_> = addresses.iter().zip(&nbd).map(|(local, nbd)| uri(local, &args.volume, &nbd.security)).collect();
+    let uris: Vec<_> = addresses.iter().zip(&nbd).map(|(local, nbd)| uri(local, &volume, &nbd.security)).collect();
     let registry = Arc::new(Registry::new(None));
-    registry.insert(&args.volume, Running::Engine(engine.clone()), addresses);
+    registry.insert(&volume, Running::Engine(engine.clone()), addresses);
     role::runtime(Threads::One)?.block_on(async {
         let cancel = role::until_signal()?;
         let announced = engine.clone();

@@ -36,7 +36,7 @@ pub(crate) struct Args {
     #[command(subcommand)]
     action: Option<Action>,
     #[command(flatten)]
-    serve: Option<Serve>,
+    serve: Serve,
 }
 
 #[derive(Debug, Subcommand)]
@@ -50,8 +50,8 @@ enum Action {
 #[derive(Debug, clap::Args)]
 struct Serve {
     /// Directory of the replica
-    #[arg(long)]
-    dir: PathBuf,
+    #[arg(long, required = true)]
+    dir: Option<PathBuf>,
     /// Size of a new replica, such as 4GiB
     #[arg(long)]
     size: Option<Size>,
@@ -100,24 +100,25 @@ struct Release {
 }
 
 pub(crate) fn run(args: Args) -> Result<Exit> {
-    match (args.action, args.serve) {
-        (Some(Action::Info(info)), _) => show(&info),
-        (Some(Action::Release(release)), _) => hand_back(&release),
-        (Some(Action::Diff(args)), _) => compare::run(&args, false),
-        (Some(Action::Scrub(args)), _) => compare::run(&args, true),
-        (None, Some(serve)) => run_serve(serve),
-        (None, None) => bail!("give --dir and --listen, or a subcommand; see `tether replica --help`"),
+    match args.action {
+        Some(Action::Info(info)) => show(&info),
+        Some(Action::Release(release)) => hand_back(&release),
+        Some(Action::Diff(args)) => compare::run(&args, false),
+        Some(Action::Scrub(args)) => compare::run(&args, true),
+        None => run_serve(args.serve),
     }
 }
 
 fn run_serve(args: Serve) -> Result<Exit> {
-    let base = args.dir.file_name().map(|name| name.to_string_lossy().into_owned());
+    // Required by the command line unless there is a subcommand.
+    let dir = args.dir.context("--dir: missing")?;
+    let base = dir.file_name().map(|name| name.to_string_lossy().into_owned());
     let name = args.name.or(base).context("--name: needed, since the directory has none")?;
     role::begin(&format!("replica {name}"), args.logs)?;
     let key = args.key.read(&args.listen)?;
     let control_address = args.control.resolve(&format!("replica-{name}"))?;
     let options = ReplicaOptions {
-        dir: args.dir,
+        dir,
         size: args.size.map(|size| size.0),
         name: name.clone(),
         created: jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),

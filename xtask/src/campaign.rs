@@ -75,6 +75,14 @@ const CAMPAIGNS: &[Campaign] = &[
         filter: "model::tests::walks_in_a_long_campaign",
         seeds: 100_000,
     },
+    Campaign {
+        name: "data-plane",
+        about: "kill -9 of an engine under verified load; a seed is a kill",
+        package: "tether",
+        target: Some("data_plane"),
+        filter: "kills_of_an_engine_in_a_long_campaign",
+        seeds: 100,
+    },
 ];
 
 #[derive(Debug, clap::Args)]

@@ -2,5 +2,7 @@
 
 pub mod cluster;
 pub mod kill;
+pub mod load;
+pub mod nbd;
 
 pub use cluster::Cluster;

@@ -150,7 +150,8 @@ impl EngineServer {
         match first_members(&self.birth.welcomes) {
             Ok(members) => {
                 self.birth.creating = true;
-                out.call(RecordCall::Create(Record::new(members)));
+                // Nobody ever held it, so there is nobody's lease to wait for.
+                out.call(RecordCall::Create(Record { released: true, ..Record::new(members) }));
             }
             Err(why) => self.give_up(why, out),
         }

@@ -156,7 +156,9 @@ impl Engine {
         let (offset, len) = io.range();
         let wants = if io.is_write() { Use::Write } else { Use::Read };
         if matches!(io.op, IoOp::Control(_)) {
-            return self.begin_control(index);
+            self.begin_control(index);
+            // It may have been the last of a queue: nothing else would start it.
+            return self.drive_barrier(cx);
         }
         let granted = matches!(io.op, IoOp::Flush) || self.locks.claim(index, offset, offset + len, wants);
         self.active += 1;

@@ -1,0 +1,172 @@
+//! Engines and replicas as real processes, under verified load: what is killed, stopped or cut off costs time, never
+//! data. Long versions: `cargo xtask campaign data-plane`.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stderr, reason = "figures for whoever reads the test's output")]
+
+mod lab;
+
+use std::fs::File;
+use std::time::Duration;
+
+use lab::{Lab, SIZE, copied, in_sync};
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::Signal;
+use serde_json::Value;
+use tether_testkit::load::{Ledger, Load, Report};
+
+const WORKERS: usize = 4;
+const BLOCKS: u64 = 256;
+/// Requests of a load that show that it goes on.
+const SOME: u64 = 200;
+/// Nothing that goes on takes longer, also on a busy machine. How long it really took is printed.
+const LIMIT: Duration = Duration::from_secs(30);
+/// What an NBD client is told by an engine that was fenced.
+const ESHUTDOWN: u32 = 108;
+
+fn assert_clean(report: &Report) {
+    assert!(report.violations.is_empty(), "{:?}", report.violations);
+    assert!(report.broken.is_empty(), "{:?}", report.broken);
+    assert!(report.refused.is_empty(), "{:?}", report.refused);
+}
+
+/// Takes a replica away and gives it back, under load; data is equal afterwards.
+fn lose_and_regain(lose: impl FnOnce(&mut Lab), regain: impl FnOnce(&mut Lab)) {
+    let mut lab = Lab::new(3);
+    let engine = lab.start_engine("e1");
+    let ledger = Ledger::new(BLOCKS, SIZE);
+    let load = Load::start(&ledger, &lab.socket("e1"), WORKERS, 1);
+    assert!(load.goes_on(SOME, LIMIT), "the load begins");
+    lose(&mut lab);
+    assert!(load.goes_on(SOME, LIMIT), "the load goes on without the replica");
+    // Nothing was acknowledged without it before the record said so; now it does.
+    assert_eq!(in_sync(&lab.info("e1")), 2);
+    regain(&mut lab);
+    let info = lab.wait_in_sync("e1", 3);
+    assert!(load.goes_on(SOME, LIMIT), "the load goes on with the replica");
+    let report = load.finish();
+    assert_clean(&report);
+    eprintln!("{} acknowledged, longest stall {:?}; {}", report.acknowledged, report.longest_stall, copied(&info));
+    assert_eq!(ledger.verify(&lab.socket("e1")), Vec::<String>::new());
+    engine.terminate();
+    lab.assert_equal();
+}
+
+#[test]
+fn a_killed_replica_costs_no_data_and_comes_back() {
+    lose_and_regain(|lab| lab.kill_replica(1), |lab| lab.start_replica(1));
+}
+
+#[test]
+fn a_stopped_replica_costs_no_data_and_comes_back() {
+    let stop = |lab: &mut Lab| lab.replica(2).signal(Signal::STOP);
+    lose_and_regain(stop, |lab| lab.replica(2).signal(Signal::CONT));
+}
+
+fn kill_engine(times: usize) {
+    let mut lab = Lab::new(3);
+    let ledger = Ledger::new(BLOCKS, SIZE);
+    for round in 1..=times {
+        let engine = lab.start_engine("e1");
+        let violations = ledger.verify(&lab.socket("e1"));
+        assert!(violations.is_empty(), "before kill {round}: {violations:?}");
+        let load = Load::start(&ledger, &lab.socket("e1"), WORKERS, round as u64);
+        assert!(load.goes_on(SOME / 4 + round as u64 % 7 * 20, LIMIT), "the load of round {round} begins");
+        engine.kill();
+        let report = load.finish();
+        assert!(report.violations.is_empty(), "round {round}: {:?}", report.violations);
+    }
+    let engine = lab.start_engine("e1");
+    assert_eq!(ledger.verify(&lab.socket("e1")), Vec::<String>::new());
+    lab.wait_in_sync("e1", 3);
+    eprintln!("{times} kills, {} versions acknowledged", ledger.acknowledged());
+    engine.terminate();
+    lab.assert_equal();
+}
+
+#[test]
+fn a_killed_engine_loses_nothing_that_it_acknowledged() {
+    kill_engine(3);
+}
+
+#[test]
+#[ignore = "a campaign: a seed is a kill"]
+fn kills_of_an_engine_in_a_long_campaign() {
+    let seeds = std::env::var("TETHER_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
+    kill_engine(seeds.unwrap_or(100));
+}
+
+#[test]
+fn an_engine_that_slept_through_its_succession_is_fenced() {
+    let mut lab = Lab::new(3);
+    let old = lab.start_engine("e1");
+    let ledger = Ledger::new(BLOCKS, SIZE);
+    let load = Load::start(&ledger, &lab.socket("e1"), WORKERS, 1);
+    assert!(load.goes_on(SOME, LIMIT), "the load begins");
+    old.signal(Signal::STOP);
+    let new = lab.start_engine("e2");
+    assert_eq!(ledger.verify(&lab.socket("e2")), Vec::<String>::new(), "everything acknowledged is there");
+    let before = load.acknowledged();
+    old.signal(Signal::CONT);
+    lab.wait("e1", "fencing", |info| info["phase"] == "Fenced");
+    let report = load.finish();
+    assert!(report.violations.is_empty(), "{:?}", report.violations);
+    assert_eq!(report.acknowledged, before, "nothing is acknowledged after the succession");
+    assert!(!report.refused.is_empty() && report.refused.iter().all(|error| *error == ESHUTDOWN), "{report:?}");
+    // Nothing of the old engine appears: what was read above stays, version by version.
+    assert_eq!(ledger.verify(&lab.socket("e2")), Vec::<String>::new());
+    let record: Value = serde_json::from_slice(&std::fs::read(lab.record()).unwrap()).unwrap();
+    assert_eq!(record["epoch"], 2);
+    drop(old);
+    new.terminate();
+    lab.assert_equal();
+}
+
+#[test]
+fn without_the_record_io_waits_only_if_a_replica_is_lost() {
+    let mut lab = Lab::new(2);
+    let engine = lab.start_engine("e1");
+    let ledger = Ledger::new(BLOCKS, SIZE);
+    let load = Load::start(&ledger, &lab.socket("e1"), WORKERS, 1);
+    assert!(load.goes_on(SOME, LIMIT), "the load begins");
+    // Whoever holds the lock and does nothing makes the record unreachable.
+    let lock = File::open(lab.path("v1.record.lock")).unwrap();
+    flock(&lock, FlockOperation::LockExclusive).unwrap();
+    assert!(load.goes_on(SOME, LIMIT), "without the record, all replicas well: it goes on");
+    lab.kill_replica(1);
+    lab.wait("e1", "the loss", |info| info["replicas"][1]["connected"] == false);
+    // What was in flight with both replicas may still be acknowledged; then nothing is.
+    while load.goes_on(1, Duration::from_secs(2)) {}
+    assert_eq!(in_sync(&lab.info("e1")), 2, "the record cannot have changed");
+    flock(&lock, FlockOperation::Unlock).unwrap();
+    assert!(load.goes_on(SOME, LIMIT), "with the record it goes on, on one replica");
+    assert_eq!(in_sync(&lab.info("e1")), 1);
+    lab.start_replica(1);
+    lab.wait_in_sync("e1", 2);
+    assert_clean(&load.finish());
+    assert_eq!(ledger.verify(&lab.socket("e1")), Vec::<String>::new());
+    engine.terminate();
+    lab.assert_equal();
+}
+
+#[test]
+fn snapshots_and_size_change_while_the_volume_is_used() {
+    let mut lab = Lab::new(2);
+    let engine = lab.start_engine("e1");
+    let mut client = tether_testkit::nbd::Client::connect(&lab.socket("e1")).unwrap();
+    client.write(0, &[1; 4096]).unwrap();
+    lab.ask("e1", &["snapshot", "create", "v1", "one"]).unwrap();
+    client.write(0, &[2; 4096]).unwrap();
+    let list = lab.ask("e1", &["snapshot", "list", "v1"]).unwrap();
+    assert!(list.as_array().unwrap().iter().any(|one| one["name"] == "one"), "{list:#}");
+    let again = lab.ask("e1", &["snapshot", "create", "v1", "one"]).unwrap_err();
+    assert!(again.contains("exists already"), "{again}");
+    lab.ask("e1", &["snapshot", "revert", "v1", "one"]).unwrap();
+    assert_eq!(client.read(0, 4096).unwrap(), [1; 4096]);
+    lab.ask("e1", &["expand", "v1", "256MiB"]).unwrap();
+    client.write(SIZE, &[3; 4096]).unwrap();
+    assert_eq!(client.read(SIZE, 4096).unwrap(), [3; 4096]);
+    lab.ask("e1", &["snapshot", "delete", "v1", "one"]).unwrap();
+    lab.ask("e1", &["flush", "v1"]).unwrap();
+    engine.terminate();
+    lab.assert_equal();
+}

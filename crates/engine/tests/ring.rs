@@ -144,7 +144,10 @@ impl Echo {
                 out.io.send(conn, Bytes::from(vec![(len / 1000) as u8]));
                 out.io.send(conn, payload);
             },
-            IoEvent::ListenFailed { .. } | IoEvent::FileDone { .. } | IoEvent::Sent { .. } => {}
+            IoEvent::ListenFailed { .. }
+            | IoEvent::FileDone { .. }
+            | IoEvent::Sent { .. }
+            | IoEvent::DeviceReadable { .. } => {}
         }
     }
 }

@@ -224,7 +224,8 @@ impl Instances for Service {
         if self.runs(&request.name) {
             return self.instance(&request.name);
         }
-        let options = EngineOptions { settings: engine_settings(&request)?, record: request.record.clone().into() };
+        let options =
+            EngineOptions { settings: engine_settings(&request)?, record: request.record.clone().into(), device: None };
         let open = || EngineInstance::open(options).map_err(|error| error.to_string());
         let engine = Arc::new(blocking(open).await?);
         let addresses = match engine.get_async(Command::Listening).await.map_err(asked)? {
@@ -336,7 +337,7 @@ impl Engine for Service {
     }
 
     async fn close(&self, request: Request<proto::InstanceRequest>) -> Reply<proto::Empty> {
-        self.order(&request.into_inner().instance, Command::Stop).await
+        self.order(&request.into_inner().instance, Command::Close).await
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use tether_replication::engine::{Event as EngineEvent, IoId, IoResult};
 use tether_replication::ids::Time as EngineTime;
 
+use super::device::DEVICE;
 use super::settings::{Nbd, Settings};
 use super::{EngineServer, Sockets};
 use crate::frontend::block::{ClientId, Completion, Request};
@@ -83,8 +84,8 @@ impl Clients {
             return io.abort(conn);
         };
         let id = ClientId(self.next);
-        // After four billion connections the number of a dead one comes again; the control's is left out.
-        self.next = self.next.checked_add(1).unwrap_or(CONTROL.0 + 1);
+        // After four billion connections the number of a dead one comes again; the control's and the device's are left out.
+        self.next = if self.next + 1 == DEVICE.0 { CONTROL.0 + 1 } else { self.next + 1 };
         let connection = Connection::new(id, &self.volume, nbd.security.clone(), Limits::default());
         io.report_sent(conn);
         self.by_conn.insert(conn, Client { id, connection, paused: false, stirred: false });
@@ -189,6 +190,9 @@ impl EngineServer {
         let id = ClientId::of(io);
         if id == CONTROL {
             return self.control_complete(io, result, out);
+        }
+        if id == DEVICE {
+            return self.device_complete(io, result, out);
         }
         let Some(conn) = self.clients.by_id.get(&id).copied() else { return };
         let Some(client) = self.clients.by_conn.get_mut(&conn) else { return };

@@ -14,6 +14,9 @@ use crate::frontend::nbd::listen::uri;
 use crate::host::{CommandId, Effects, Time};
 use crate::replica_server::SnapshotArgs;
 
+/// A record that is well answers within milliseconds.
+const RECORD_SILENT_S: u64 = 1;
+
 /// Commands that wait for their answer.
 #[derive(Debug, Default)]
 pub(super) struct Control {
@@ -65,7 +68,7 @@ impl EngineServer {
                 self.control.listening.push(id);
                 self.answer_listening(out);
             }
-            Command::Info => out.answer(id, Answer::Info(Box::new(self.info()))),
+            Command::Info => out.answer(id, Answer::Info(Box::new(self.info(now)))),
             Command::Serving => match self.phase() {
                 Phase::Serving => out.answer(id, Answer::Done),
                 Phase::Fenced | Phase::Failed | Phase::Stopped => {
@@ -73,14 +76,13 @@ impl EngineServer {
                 }
                 _ => self.control.serving.push(id),
             },
-            Command::Stop => {
-                if self.engine.is_none() || matches!(self.phase(), Phase::Fenced | Phase::Failed) {
-                    out.answer(id, Answer::Done);
-                    return self.phase_changed(Phase::Stopped, now, out);
+            Command::Stop => self.stop(id, now, out),
+            Command::Close => {
+                if !self.detach_first(id, out) {
+                    self.stop(id, now, out);
                 }
-                self.control.stopping.push(id);
-                self.apply(EngineEvent::Stop, now);
             }
+            Command::ServeDevice(device) => self.serve_device(id, device, out),
             Command::AddReplica { name, address } => self.add_replica(id, name, address, now, out),
             _ if self.engine.is_none() => {
                 let why = "the engine has not started yet: it waits for replicas or for the record".to_owned();
@@ -88,6 +90,15 @@ impl EngineServer {
             }
             other => self.run_on_engine(id, other, now, out),
         }
+    }
+
+    pub(super) fn stop(&mut self, id: CommandId, now: Time, out: &mut Effects<Self>) {
+        if self.engine.is_none() || matches!(self.phase(), Phase::Fenced | Phase::Failed) {
+            out.answer(id, Answer::Done);
+            return self.phase_changed(Phase::Stopped, now, out);
+        }
+        self.control.stopping.push(id);
+        self.apply(EngineEvent::Stop, now);
     }
 
     fn run_on_engine(&mut self, id: CommandId, command: Command, now: Time, out: &mut Effects<Self>) {
@@ -134,7 +145,13 @@ impl EngineServer {
                 }
                 None => out.answer(id, Answer::Failed(format!("{name:?} is no name of a replica"))),
             },
-            Command::Listening | Command::Serving | Command::Info | Command::Stop | Command::AddReplica { .. } => {}
+            Command::Listening
+            | Command::Serving
+            | Command::Info
+            | Command::Stop
+            | Command::Close
+            | Command::ServeDevice(_)
+            | Command::AddReplica { .. } => {}
         }
     }
 
@@ -160,6 +177,7 @@ impl EngineServer {
                 let size = self.engine.as_ref().map_or(self.settings.size, tether_replication::engine::Engine::size);
                 self.settings.size = size;
                 self.clients.resize(size);
+                self.device_resized(size, out);
                 Answer::Done
             }
             (Ok(_), _) => Answer::Done,
@@ -210,7 +228,18 @@ impl EngineServer {
         self.engine.as_ref().map_or(Phase::Idle, tether_replication::engine::Engine::phase)
     }
 
-    fn info(&self) -> Info {
+    /// Why requests wait, if they do.
+    fn suspended(&self, now: Time) -> Option<String> {
+        if let Some(why) = self.notices.suspended {
+            return Some(notices::suspended(why).to_owned());
+        }
+        let since = self.calls.values().map(|(_, since)| *since).min()?;
+        let silent = now.0.saturating_sub(since.0) / 1_000_000;
+        (silent >= RECORD_SILENT_S)
+            .then(|| format!("the record does not answer since {silent} s: its lock is held, or its disk hangs"))
+    }
+
+    fn info(&self, now: Time) -> Info {
         let address =
             |member: &MemberId| self.members.addresses.get(member).map_or_else(String::new, ToString::to_string);
         let nbd = self.listeners.values().flatten().zip(&self.settings.nbd);
@@ -219,7 +248,7 @@ impl EngineServer {
             size: self.settings.size,
             phase: format!("{:?}", self.phase()),
             holder: self.settings.holder.to_string(),
-            suspended: self.notices.suspended.map(|why| notices::suspended(why).to_owned()),
+            suspended: self.suspended(now),
             nbd: nbd.map(|(local, nbd)| uri(local, &self.settings.volume, &nbd.security)).collect(),
             clients: self.clients.len(),
             events: self.notices.kept(),

@@ -12,6 +12,7 @@
 mod birth;
 mod clients;
 mod control;
+mod device;
 mod members;
 mod notices;
 mod settings;
@@ -28,6 +29,9 @@ use crate::record::{RecordCall, RecordReturn};
 use birth::Birth;
 use clients::Clients;
 use control::Control;
+pub(crate) use device::BLOCK_BYTES as DEVICE_BLOCK_BYTES;
+use device::Device;
+pub use device::DeviceFd;
 use members::Members;
 use notices::Notices;
 pub use settings::{Answer, Command, Info, MemberInfo, Nbd, Progress, ReplicaAddress, Settings};
@@ -46,8 +50,10 @@ pub struct EngineServer {
     members: Members,
     clients: Clients,
     control: Control,
+    device: Option<Device>,
     notices: Notices,
-    calls: HashMap<CallId, CasId>,
+    /// Changes of the record under way, and since when.
+    calls: HashMap<CallId, (CasId, Time)>,
     listeners: BTreeMap<ListenerId, Option<Address>>,
     failed: Option<String>,
     /// The engine's one timer.
@@ -68,6 +74,7 @@ impl EngineServer {
             members,
             clients,
             control: Control::default(),
+            device: None,
             notices: Notices::default(),
             calls: HashMap::new(),
             listeners: BTreeMap::new(),
@@ -115,6 +122,7 @@ impl EngineServer {
                 self.answer_listening(out);
                 out.finish(Finish::Failed(why));
             }
+            IoEvent::DeviceReadable { device, source } => self.device_readable(device, source, now, out),
             IoEvent::FileDone { .. } => {}
         }
     }
@@ -139,12 +147,13 @@ impl EngineServer {
     fn returned(&mut self, id: CallId, value: RecordReturn, now: Time, out: &mut Effects<Self>) {
         match value {
             RecordReturn::Changed(outcome) => {
-                if let Some(id) = self.calls.remove(&id) {
+                if let Some((id, _)) = self.calls.remove(&id) {
                     self.apply(EngineEvent::Cas { id, outcome }, now);
                 }
             }
             RecordReturn::Loaded(result) => self.loaded(result, now, out),
             RecordReturn::Created(result) => self.created(result, now, out),
+            RecordReturn::Detached(result) => self.detached(result, now, out),
         }
     }
 
@@ -173,7 +182,7 @@ impl EngineServer {
             Effect::Disconnect { slot, session } => self.members.disconnect(slot, session, &mut out.io),
             Effect::Cas { id, change } => {
                 let call = out.call(RecordCall::Change(change));
-                self.calls.insert(call, id);
+                self.calls.insert(call, (id, now));
             }
             Effect::Notice(notice) => {
                 self.notices.take(&notice, now);

@@ -88,7 +88,11 @@ pub enum Command {
     AcceptLoss {
         name: String,
     },
-    /// Ends in order: finishes what it has, flushes, releases the volume.
+    /// Serve this kernel device.
+    ServeDevice(super::DeviceFd),
+    /// Detaches the device, then ends as [`Command::Stop`]. Refused while the device is used.
+    Close,
+    /// Ends in order: finishes what it has, flushes, releases the volume. The device waits for the next engine.
     Stop,
 }
 

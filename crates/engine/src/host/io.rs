@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{OwnedFd, RawFd};
+use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use tether_store::{FileOp, OpId, OpResult};
 
 use super::address::Address;
@@ -31,6 +32,26 @@ pub struct ListenerId(pub u64);
 /// A timer; setting it again moves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TimerId(pub u64);
+
+/// A kernel device that is served through a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceId(pub u64);
+
+/// What reading a device gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceRead {
+    /// One request of the kernel.
+    Request,
+    /// Nothing is there for now.
+    Nothing,
+    /// The kernel has no such device any more.
+    Gone,
+}
+
+/// Where a machine reads a device's requests from, each into a buffer of its own.
+pub trait DeviceSource: fmt::Debug {
+    fn read(&mut self, buffer: &mut BytesMut) -> DeviceRead;
+}
 
 /// Why a connection ended or did not come about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,6 +112,11 @@ pub enum IoEvent<'a> {
         op: OpId,
         result: OpResult,
     },
+    /// The kernel asks something of a device.
+    DeviceReadable {
+        device: DeviceId,
+        source: &'a mut dyn DeviceSource,
+    },
     /// Bytes left, on a connection that reports it.
     Sent {
         conn: ConnId,
@@ -146,6 +172,21 @@ pub enum IoEffect {
     File {
         fd: RawFd,
         op: FileOp,
+    },
+    /// Serves a device.
+    OpenDevice {
+        device: DeviceId,
+        fd: Arc<OwnedFd>,
+    },
+    /// Answers the kernel: header and payload at once.
+    DeviceReply {
+        device: DeviceId,
+        header: Bytes,
+        payload: Bytes,
+    },
+    /// Serves it no longer; what waits in it stays there.
+    CloseDevice {
+        device: DeviceId,
     },
     /// [`IoEvent::Sent`] is wanted for this connection.
     ReportSent {
@@ -242,6 +283,20 @@ impl Io {
     /// Runs a file operation; its id comes back with the result.
     pub fn file(&mut self, fd: RawFd, op: FileOp) {
         self.effects.push(IoEffect::File { fd, op });
+    }
+
+    pub fn open_device(&mut self, fd: Arc<OwnedFd>) -> DeviceId {
+        let device = DeviceId(self.id());
+        self.effects.push(IoEffect::OpenDevice { device, fd });
+        device
+    }
+
+    pub fn device_reply(&mut self, device: DeviceId, header: Bytes, payload: Bytes) {
+        self.effects.push(IoEffect::DeviceReply { device, header, payload });
+    }
+
+    pub fn close_device(&mut self, device: DeviceId) {
+        self.effects.push(IoEffect::CloseDevice { device });
     }
 
     /// A timer that is not set yet.

@@ -17,7 +17,9 @@ mod io;
 
 pub use address::{Address, ParseAddressError};
 pub use inbox::{Alignment, Inbox};
-pub use io::{Broken, ConnId, Io, IoEffect, IoEvent, ListenerId, Randomness, Time, TimerId};
+pub use io::{
+    Broken, ConnId, DeviceId, DeviceRead, DeviceSource, Io, IoEffect, IoEvent, ListenerId, Randomness, Time, TimerId,
+};
 
 /// Output queued on one connection above which nothing more is received from it: one NBD request of the
 /// largest size (32 MiB is refused well before), or some hundred small ones. It bounds what a client costs

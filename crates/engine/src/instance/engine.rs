@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 
+use super::device::DeviceWitness;
 use super::thread::{Instance, StartError};
+use crate::device::place::{Name, Place};
 use crate::engine_server::{EngineServer, Settings};
-use crate::record::{Keeper, RecordFile};
+use crate::record::{Keeper, NoWitness, RecordFile};
 
 /// What an engine is told.
 #[derive(Clone, Debug)]
@@ -12,6 +14,8 @@ pub struct EngineOptions {
     pub settings: Settings,
     /// File that holds the record.
     pub record: PathBuf,
+    /// Where to attach a kernel device, and under which name.
+    pub device: Option<(Place, Name)>,
 }
 
 /// Why an engine did not start.
@@ -24,9 +28,15 @@ impl EngineInstance {
     pub fn open(options: EngineOptions) -> Result<Self, StartEngineError> {
         let thread_name = format!("engine {}", options.settings.volume);
         let file = RecordFile::new(options.record, options.settings.volume.clone());
-        let settings = options.settings;
+        let (settings, device) = (options.settings, options.device);
+        let holder = settings.holder;
         let calls = move |remote: crate::ring::Remote<EngineServer>| {
-            let keeper = Keeper::start(file, move |id, value| remote.returned(id, value))?;
+            let back = remote.clone();
+            let answer = move |id, value| back.returned(id, value);
+            let keeper = match device {
+                Some((place, name)) => Keeper::start(file, DeviceWitness::new(place, name, holder, remote), answer)?,
+                None => Keeper::start(file, NoWitness, answer)?,
+            };
             Ok(Box::new(move |id, call| keeper.call(id, call)) as _)
         };
         Self::start(&thread_name, move || Ok(EngineServer::new(settings)), calls, |_, _| {})

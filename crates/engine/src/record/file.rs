@@ -75,6 +75,11 @@ impl RecordFile {
 
     /// Changes the record if the change is legal on it. Waits for the lock, however long.
     pub fn change(&self, change: &Change) -> CasOutcome {
+        self.change_after(change, |_| Ok(()))
+    }
+
+    /// As [`RecordFile::change`], after something that must be done on exactly the record that is replaced.
+    pub fn change_after(&self, change: &Change, before: impl FnOnce(&Record) -> Result<(), String>) -> CasOutcome {
         let current = self.lock().and_then(|lock| Ok((lock, self.read()?)));
         let (_lock, current) = match current {
             Ok((lock, Some(current))) => (lock, current),
@@ -91,6 +96,10 @@ impl RecordFile {
             Ok(next) => next,
             Err(refusal) => return CasOutcome::Refused { refusal, current },
         };
+        if let Err(why) = before(&current) {
+            tracing::warn!(why, "the record is not changed");
+            return CasOutcome::NotSent;
+        }
         match self.replace(&next) {
             Replaced::Certainly => CasOutcome::Applied(next),
             Replaced::Never(error) => {

@@ -17,6 +17,10 @@ pub enum RecordCall {
     /// Make it, unless there is one.
     Create(Record),
     Change(Change),
+    /// The volume has grown: the kernel's device learns it. Nothing comes back.
+    DeviceGrown,
+    /// The kernel's device is to go.
+    DetachDevice,
 }
 
 /// What comes back.
@@ -27,6 +31,36 @@ pub enum RecordReturn {
     /// What there is now.
     Created(Result<Record, String>),
     Changed(CasOutcome),
+    /// The device is gone, or why not.
+    Detached(Result<(), String>),
+}
+
+/// What is done around the start of an engine, on the keeper's thread.
+pub trait Witness: Send {
+    /// An engine is about to take the volume from whoever holds `current`; the record is locked.
+    fn before_start(&mut self, current: &Record) -> Result<(), String>;
+    /// It has: `record` says so.
+    fn after_start(&mut self, record: &Record);
+    fn device_grown(&mut self);
+    /// Answers by itself, since it may take long.
+    fn detach_device(&mut self, answer: Box<dyn FnOnce(Result<(), String>) + Send>);
+}
+
+/// Nothing is done.
+pub struct NoWitness;
+
+impl Witness for NoWitness {
+    fn before_start(&mut self, _: &Record) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn after_start(&mut self, _: &Record) {}
+
+    fn device_grown(&mut self) {}
+
+    fn detach_device(&mut self, answer: Box<dyn FnOnce(Result<(), String>) + Send>) {
+        answer(Ok(()));
+    }
 }
 
 /// The sending side of the thread. The thread ends when this is dropped and what it works on is done.
@@ -37,11 +71,22 @@ pub struct Keeper {
 impl Keeper {
     /// Starts the thread. Calls are few (an engine has one change of the record under way at a time), so the
     /// channel needs no bound of its own.
-    pub fn start(file: RecordFile, answer: impl Fn(CallId, RecordReturn) + Send + 'static) -> std::io::Result<Self> {
+    pub fn start(
+        file: RecordFile,
+        mut witness: impl Witness + 'static,
+        answer: impl Fn(CallId, RecordReturn) + Clone + Send + 'static,
+    ) -> std::io::Result<Self> {
         let (sender, receiver) = channel();
         thread::Builder::new().name("record".to_owned()).spawn(move || {
             for (id, call) in receiver {
-                answer(id, run(&file, call));
+                match call {
+                    RecordCall::DeviceGrown => witness.device_grown(),
+                    RecordCall::DetachDevice => {
+                        let answer = answer.clone();
+                        witness.detach_device(Box::new(move |result| answer(id, RecordReturn::Detached(result))));
+                    }
+                    call => answer(id, run(&file, &mut witness, call)),
+                }
             }
         })?;
         Ok(Self { calls: sender })
@@ -53,10 +98,19 @@ impl Keeper {
     }
 }
 
-fn run(file: &RecordFile, call: RecordCall) -> RecordReturn {
+fn run(file: &RecordFile, witness: &mut impl Witness, call: RecordCall) -> RecordReturn {
     match call {
         RecordCall::Load => RecordReturn::Loaded(file.load().map_err(|error| error.to_string())),
         RecordCall::Create(record) => RecordReturn::Created(file.create(&record).map_err(|error| error.to_string())),
-        RecordCall::Change(change) => RecordReturn::Changed(file.change(&change)),
+        RecordCall::Change(change) => {
+            let starts = matches!(change, Change::Start { .. } | Change::Promote { .. });
+            let outcome =
+                file.change_after(&change, |current| if starts { witness.before_start(current) } else { Ok(()) });
+            if let (true, CasOutcome::Applied(record)) = (starts, &outcome) {
+                witness.after_start(record);
+            }
+            RecordReturn::Changed(outcome)
+        }
+        RecordCall::DeviceGrown | RecordCall::DetachDevice => RecordReturn::Detached(Ok(())),
     }
 }

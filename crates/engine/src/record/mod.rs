@@ -8,4 +8,4 @@ mod json;
 mod keeper;
 
 pub use file::{RecordFile, RecordFileError};
-pub use keeper::{Keeper, RecordCall, RecordReturn};
+pub use keeper::{Keeper, NoWitness, RecordCall, RecordReturn, Witness};

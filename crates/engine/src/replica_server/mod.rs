@@ -146,7 +146,10 @@ impl<F: Files + Located> ReplicaServer<F> {
                 self.answer_listening(out);
                 out.finish(Finish::Failed(why));
             }
-            IoEvent::Connected { .. } | IoEvent::ConnectFailed { .. } | IoEvent::Sent { .. } => {}
+            IoEvent::Connected { .. }
+            | IoEvent::ConnectFailed { .. }
+            | IoEvent::Sent { .. }
+            | IoEvent::DeviceReadable { .. } => {}
         }
     }
 

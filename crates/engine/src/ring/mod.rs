@@ -10,6 +10,7 @@
 
 mod clock;
 mod conn;
+mod devices;
 mod files;
 mod mailbox;
 mod queue;
@@ -28,6 +29,7 @@ pub use mailbox::{Answerer, AskError, Remote};
 pub use queue::RingError;
 
 use conn::{Conn, State};
+use devices::Devices;
 use files::Files;
 use mailbox::{Letter, Mailbox, mailbox};
 use queue::{Completion, Queue, Tag};
@@ -66,6 +68,7 @@ pub struct Host<M: Machine> {
     listeners: HashMap<u64, Listener>,
     timers: Timers,
     files: Files,
+    devices: Devices,
     mailbox: Mailbox<M>,
     heard: Box<[u8; 8]>,
     answerers: HashMap<CommandId, Answerer<M>>,
@@ -103,6 +106,7 @@ impl<M: Machine> Host<M> {
             listeners: HashMap::new(),
             timers: Timers::default(),
             files: Files::default(),
+            devices: Devices::default(),
             mailbox: door.0,
             heard: Box::new([0; 8]),
             answerers: HashMap::new(),
@@ -127,7 +131,9 @@ impl<M: Machine> Host<M> {
                 if self.resumed.is_empty() { self.timers.wait(self.now) } else { Some(std::time::Duration::ZERO) };
             self.queue.enter(wait)?;
             self.now = clock::now();
-            while let Some(deadline) = self.timers.due(self.now) {
+            // What a timer sets again for a moment that is past comes in the next turn, after everybody else.
+            let due: Vec<_> = std::iter::from_fn(|| self.timers.due(self.now)).collect();
+            for deadline in due {
                 self.expired(deadline);
             }
             self.queue.completions(&mut completions);
@@ -198,6 +204,9 @@ impl<M: Machine> Host<M> {
             match effect {
                 IoEffect::Send { conn, bytes } => self.send(conn, bytes),
                 IoEffect::File { fd, op } => self.files.start(fd, op, &mut self.queue),
+                IoEffect::OpenDevice { device, fd } => self.devices.open(device, fd, &mut self.queue),
+                IoEffect::DeviceReply { device, header, payload } => self.devices.reply(device, &header, &payload),
+                IoEffect::CloseDevice { device } => self.devices.close(device, &mut self.queue),
                 IoEffect::ReportSent { conn } => self.with(conn, |conn| conn.reports = true),
                 IoEffect::SetTimer { timer, at } => self.timers.set(Deadline::Machine(timer), at),
                 IoEffect::CancelTimer { timer } => self.timers.cancel(Deadline::Machine(timer)),
@@ -363,6 +372,7 @@ impl<M: Machine> Host<M> {
             }
             Tag::Accept(id) => self.accepted(id, completion),
             Tag::Connect(id) => self.connected(id, completion),
+            Tag::Device(id) => self.device_wants(crate::host::DeviceId(id)),
             Tag::Wakeup => self.read_letters(),
             Tag::Cancel => {}
         }
@@ -468,6 +478,13 @@ impl<M: Machine> Host<M> {
                 self.abort(id);
                 self.tell_io(IoEvent::ConnectFailed { conn, why: Broken::Failed(error.kind()) });
             }
+        }
+    }
+
+    fn device_wants(&mut self, device: crate::host::DeviceId) {
+        if let Some(mut source) = self.devices.source(device) {
+            self.tell_io(IoEvent::DeviceReadable { device, source: &mut source });
+            self.devices.wait(device, &mut self.queue);
         }
     }
 

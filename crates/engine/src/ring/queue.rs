@@ -37,6 +37,7 @@ pub(super) enum Tag {
     Receive(u64),
     Send(u64),
     File(u64),
+    Device(u64),
     Wakeup,
     /// Its result does not matter.
     Cancel,
@@ -54,6 +55,7 @@ impl Tag {
             Self::File(id) => (5, id),
             Self::Wakeup => (6, 0),
             Self::Cancel => (7, 0),
+            Self::Device(id) => (8, id),
         };
         debug_assert!(id >> TAG_SHIFT == 0, "ids must stay below 2^56");
         (kind << TAG_SHIFT) | id
@@ -68,6 +70,7 @@ impl Tag {
             4 => Self::Send(id),
             5 => Self::File(id),
             6 => Self::Wakeup,
+            8 => Self::Device(id),
             _ => Self::Cancel,
         }
     }

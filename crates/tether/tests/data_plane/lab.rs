@@ -181,3 +181,10 @@ pub fn copied(info: &Value) -> String {
     let events = info["events"].as_array().into_iter().flatten().filter_map(Value::as_str);
     events.filter(|event| event.contains("were copied")).next_back().unwrap_or("nothing was copied").to_owned()
 }
+
+/// The number in it.
+pub fn copied_bytes(info: &Value) -> u64 {
+    let text = copied(info);
+    let number = text.split(" bytes were copied").next().and_then(|text| text.rsplit(' ').next());
+    number.and_then(|number| number.parse().ok()).unwrap_or(0)
+}

@@ -8,11 +8,12 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
 use tether_engine::control::{Registry, Running, Service, serve, volume_id};
+use tether_engine::device::place::Name;
 use tether_engine::engine_server::{Answer, Command, Nbd, ReplicaAddress, Settings};
 use tether_engine::frontend::nbd::listen::{Security, uri};
 use tether_engine::frontend::nbd::tls;
 use tether_engine::host::Address;
-use tether_engine::instance::{Ended, EngineInstance, EngineOptions};
+use tether_engine::instance::{Ended, EngineInstance, EngineOptions, default_place};
 use tether_replication::engine::Limits;
 use tether_replication::ids::{Holder, MemberId};
 use tether_replication::rules::Rules;
@@ -81,6 +82,10 @@ struct Serve {
     /// Where to serve NBD: unix:/path, or tcp:IP:PORT (with --nbd-tls-cert beyond loopback)
     #[arg(long, value_name = "ADDR")]
     nbd: Vec<Address>,
+    /// Attach a kernel block device, /dev/longhorn/VOLUME; needs root. It outlives this process: an engine that is
+    /// started again goes on with it, `tether engine close` removes it
+    #[arg(long)]
+    device: bool,
     /// Certificate (PEM) of the NBD server
     #[arg(long, value_name = "FILE", requires_all = ["nbd_tls_key", "nbd_tls_ca"])]
     nbd_tls_cert: Option<PathBuf>,
@@ -157,7 +162,14 @@ fn run_serve(args: Serve) -> Result<Exit> {
     let nbd = settings.nbd.clone();
     let control_address = args.control.resolve(&format!("engine-{volume}"))?;
     let record = std::path::absolute(&record).context("--record")?;
-    let engine = Arc::new(EngineInstance::open(EngineOptions { settings, record })?);
+    let device = match args.device {
+        true => {
+            tether_engine::device::available().context("--device")?;
+            Some((default_place(), Name::new(&volume).context("--device")?))
+        }
+        false => None,
+    };
+    let engine = Arc::new(EngineInstance::open(EngineOptions { settings, record, device })?);
     let addresses = match engine.get(Command::Listening)? {
         Answer::Listening(listening) => listening.map_err(anyhow::Error::msg)?,
         other => bail!("unexpected answer {other:?}"),

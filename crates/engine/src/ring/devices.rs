@@ -23,12 +23,16 @@ pub(super) struct Devices {
 
 /// Reads one request at a time from a descriptor that does not block.
 #[derive(Debug)]
-pub(super) struct Source(Arc<OwnedFd>);
+pub(super) struct Source {
+    fd: Arc<OwnedFd>,
+    /// The descriptor is not bound to a file system yet; polling it would not wait.
+    pub early: bool,
+}
 
 impl DeviceSource for Source {
     fn read(&mut self, buffer: &mut BytesMut) -> DeviceRead {
         loop {
-            let read = rustix::io::read(&*self.0, buffer.spare_capacity_mut()).map(|(filled, _)| filled.len());
+            let read = rustix::io::read(&*self.fd, buffer.spare_capacity_mut()).map(|(filled, _)| filled.len());
             match read {
                 Ok(0) => return DeviceRead::Gone,
                 Ok(len) => {
@@ -39,6 +43,10 @@ impl DeviceSource for Source {
                 // The request was taken back between being announced and being read.
                 Err(Errno::INTR | Errno::NOENT) => {}
                 Err(Errno::AGAIN) => return DeviceRead::Nothing,
+                Err(Errno::PERM) => {
+                    self.early = true;
+                    return DeviceRead::Nothing;
+                }
                 Err(error) => {
                     tracing::warn!(%error, "the kernel device cannot be read any more");
                     return DeviceRead::Gone;
@@ -63,7 +71,7 @@ impl Devices {
     }
 
     pub fn source(&self, device: DeviceId) -> Option<Source> {
-        self.open.get(&device.0).cloned().map(Source)
+        self.open.get(&device.0).cloned().map(|fd| Source { fd, early: false })
     }
 
     /// Answers the kernel. A request that it took back meanwhile is no error.

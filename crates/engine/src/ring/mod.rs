@@ -44,6 +44,9 @@ const LINGER_MS: u64 = 2000;
 /// How long a loop that ends waits for the kernel to give back its buffers.
 const DRAIN_MS: u64 = 5000;
 
+/// Pause between looks at a device that is still being made.
+const EARLY_DEVICE_MS: u64 = 5;
+
 /// Where a machine's calls to the outside go. Must not block.
 pub type Calls<M> = Box<dyn FnMut(CallId, <M as Machine>::Call)>;
 
@@ -346,6 +349,7 @@ impl<M: Machine> Host<M> {
         match deadline {
             Deadline::Machine(timer) => self.tell_io(IoEvent::Timer { timer }),
             Deadline::Linger(conn) => self.abort(conn.0),
+            Deadline::Device(device) => self.device_wants(device),
             Deadline::Dial(conn) => match self.conns.get(&conn.0).map(|found| found.state) {
                 Some(State::Dialing) => {
                     self.abort(conn.0);
@@ -484,7 +488,11 @@ impl<M: Machine> Host<M> {
     fn device_wants(&mut self, device: crate::host::DeviceId) {
         if let Some(mut source) = self.devices.source(device) {
             self.tell_io(IoEvent::DeviceReadable { device, source: &mut source });
-            self.devices.wait(device, &mut self.queue);
+            if source.early {
+                self.timers.set(Deadline::Device(device), self.now.plus_millis(EARLY_DEVICE_MS));
+            } else {
+                self.devices.wait(device, &mut self.queue);
+            }
         }
     }
 

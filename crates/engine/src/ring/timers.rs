@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use crate::host::{ConnId, Time, TimerId};
+use crate::host::{ConnId, DeviceId, Time, TimerId};
 
 /// Whose deadline it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -13,6 +13,8 @@ pub(super) enum Deadline {
     Dial(ConnId),
     /// A connection that is closing is cut off then.
     Linger(ConnId),
+    /// A device that was not there yet is looked at again.
+    Device(DeviceId),
 }
 
 #[derive(Debug, Default)]

@@ -114,7 +114,9 @@ fn an_engine_that_slept_through_its_succession_is_fenced() {
     lab.wait("e1", "fencing", |info| info["phase"] == "Fenced");
     let report = load.finish();
     assert!(report.violations.is_empty(), "{:?}", report.violations);
-    assert_eq!(report.acknowledged, before, "nothing is acknowledged after the succession");
+    // What every replica had stored before it promised the new epoch may still be acknowledged: the successor has it.
+    let late = report.acknowledged - before;
+    assert!(late <= WORKERS as u64, "{late} requests were acknowledged after the succession");
     assert!(!report.refused.is_empty() && report.refused.iter().all(|error| *error == ESHUTDOWN), "{report:?}");
     // Nothing of the old engine appears: what was read above stays, version by version.
     assert_eq!(ledger.verify(&lab.socket("e2")), Vec::<String>::new());

@@ -339,8 +339,13 @@ impl<F: Files> Volume<F> {
         if let Some(fault) = self.broken {
             return Err(OpenError::Io { what: "an earlier sync".to_owned(), source: io::Error::other(fault) });
         }
-        let open: Vec<_> = self.layers.iter().map(|layer| layer.file).chain(self.aside.values().copied()).collect();
-        for file in open {
+        // All of them, not only those in use: a process before this one may have left times of change that are
+        // not durable, and the marks below contain them.
+        let images: Vec<String> = self.tree.disks.keys().cloned().collect();
+        for image in images {
+            let file = self
+                .file_of(&image)
+                .map_err(|error| OpenError::Io { what: image.clone(), source: io::Error::other(error) })?;
             self.sync_image(file)?;
         }
         let rebuilding = rebuilding || self.meta.rebuilding || self.state.header.rebuilding;

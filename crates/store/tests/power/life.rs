@@ -91,14 +91,12 @@ impl Life {
         for _ in 0..LOSSES {
             let fuse = self.random.below(STEPS * 12);
             self.disk.fail_power_after(fuse);
+            let mut left = Some(volume);
             for _ in 0..STEPS {
-                volume = match self.step(volume) {
-                    Some(volume) => volume,
-                    None => break,
-                };
+                left = left.and_then(|volume| self.step(volume));
             }
-            if !self.disk.is_dead() {
-                // Lucky so far: this time nothing is on its way.
+            if left.is_some() {
+                // Nothing is on its way, or only the cleaning up of something that was answered.
                 self.recover(Vec::new());
             }
             volume = open(&self.disk, self.boot).unwrap().0;
@@ -146,7 +144,7 @@ impl Life {
             18..20 => {
                 let budget = BLOCK * (1 + self.random.below(6));
                 let done = request(&mut volume, Request::Reclaim { budget });
-                if done.is_ok() {
+                if done.is_ok() && !self.disk.is_dead() {
                     self.model.check_snapshots(&mut volume);
                 }
                 (done, Box::new(|_| ()))

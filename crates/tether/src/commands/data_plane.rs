@@ -43,25 +43,23 @@ pub(crate) struct KeyArgs {
 impl KeyArgs {
     /// The key for connections to and from `addresses`.
     pub(crate) fn read<'a>(&self, addresses: impl IntoIterator<Item = &'a Address>) -> Result<Key> {
-        let source = match &self.key_file {
-            Some(path) => KeySource::File(path.clone()),
-            None => {
-                if let Some(far) = addresses.into_iter().find(|address| !address.is_local()) {
-                    bail!(
-                        "--key-file: needed, because {far} is not on this machine: everybody who can reach it could \
-                         read and write the volume. Make one with `head -c 32 /dev/urandom > volume.key; chmod 600 \
-                         volume.key` and give it to the engine and all of its replicas"
-                    );
-                }
-                KeySource::User
-            }
-        };
-        Ok(source.read()?)
+        if let Some(path) = &self.key_file {
+            return Ok(KeySource::File(path.clone()).read()?);
+        }
+        if let Some(far) = addresses.into_iter().find(|address| !address.is_local()) {
+            bail!(
+                "--key-file: needed, because {far} is not on this machine: everybody who can reach it could read and \
+                 write the volume. Make one with `head -c 32 /dev/urandom > volume.key; chmod 600 volume.key` and give \
+                 it to the engine and all of its replicas"
+            );
+        }
+        Ok(KeySource::User.read()?)
     }
 }
 
 /// Certificates for what leaves the machine.
 #[derive(Clone, Debug, clap::Args)]
+#[allow(clippy::struct_field_names, reason = "the names are those of the flags")]
 pub(crate) struct TlsArgs {
     /// Certificate (PEM) for addresses that leave the machine
     #[arg(long, value_name = "FILE", requires_all = ["tls_key", "tls_ca"])]

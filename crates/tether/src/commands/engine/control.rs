@@ -324,6 +324,6 @@ fn table(info: &proto::EngineInfo) -> String {
             one.last_error.clone(),
         ]);
     }
-    let events: String = info.events.iter().map(|event| format!("  {event}\n")).collect();
-    format!("{}\n{}\nEvents:\n{events}", output::columns(&rows), output::columns(&members))
+    let events = info.events.iter().map(|event| format!("  {event}")).collect::<Vec<_>>().join("\n");
+    format!("{}\n{}\nEvents:\n{events}\n", output::columns(&rows), output::columns(&members))
 }

@@ -4,11 +4,15 @@ use std::io;
 use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::host::Address;
 
+/// How often and how long apart a socket is tried that is in use: two seconds, for a killed process to be gone.
+const BIND_ATTEMPTS: u32 = 20;
+const BIND_PAUSE: Duration = Duration::from_millis(100);
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
@@ -24,13 +28,26 @@ pub(super) fn listen(address: &Address) -> io::Result<(Socket, Address)> {
             Ok((socket, local))
         }
         Address::Unix(path) => {
-            remove_stale(path)?;
             let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-            socket.bind(&SockAddr::unix(path)?)?;
+            bind_unix(&socket, path)?;
             socket.listen(BACKLOG)?;
             Ok((socket, address.clone()))
         }
     }
+}
+
+/// Binds; a predecessor that was killed may take a moment to be gone. Only done at the start, so waiting is fine.
+fn bind_unix(socket: &Socket, path: &Path) -> io::Result<()> {
+    let address = SockAddr::unix(path)?;
+    for _ in 0..BIND_ATTEMPTS {
+        remove_stale(path)?;
+        match socket.bind(&address) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => std::thread::sleep(BIND_PAUSE),
+            other => return other,
+        }
+    }
+    remove_stale(path)?;
+    socket.bind(&address)
 }
 
 /// A socket file stays behind when its process is killed; one that refuses connections belongs to nobody.

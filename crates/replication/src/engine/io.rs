@@ -362,11 +362,11 @@ impl Engine {
     fn look_at_broken(&mut self, index: u32, cx: &mut Cx<'_>) {
         let Some(io) = self.io(index) else { return };
         let (broken, Some(failure)) = (io.broken, io.failure) else { return };
-        if self.join.as_ref().is_some_and(|join| join.required && !join.recording) {
-            self.abort_join(Leaving::MissedWrite, cx);
-        }
         for slot in broken.and(self.required).iter() {
             self.leave(slot, Leaving::Failed(failure), cx);
+        }
+        if self.leaving.is_empty() && self.join.as_ref().is_some_and(|join| !join.recording) {
+            self.abort_join(Leaving::MissedWrite, cx);
         }
         if self.required.len() == 1 && broken.holds(self.required) && self.leaving.is_empty() && !self.unknown {
             self.complete(index, Err(IoError::Failed(failure)), cx);

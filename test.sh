@@ -11,8 +11,10 @@ say() { printf '\n== %s\n' "$*"; }
 die() { printf 'test.sh: %s\n' "$*" >&2; exit 1; }
 
 # --- what must be on the machine ---------------------------------------------------------------
-packages=()
-need() { PATH=$PATH:/usr/sbin:/sbin command -v "$1" >/dev/null 2>&1 || packages+=("$2"); }
+packages=() clients=()
+have() { PATH=$PATH:/usr/sbin:/sbin command -v "$1" >/dev/null 2>&1; }
+need() { have "$1" || packages+=("$2"); }
+like() { have "$1" || clients+=("$2"); }
 
 [ "$(uname -s)" = Linux ] || die "Tether runs on Linux only (mount namespaces, loop devices)"
 command -v cargo >/dev/null 2>&1 || [ ! -r "$HOME/.cargo/env" ] || . "$HOME/.cargo/env"
@@ -23,11 +25,11 @@ need ld binutils
 need kubectl kubernetes-client   # any kubectl on the PATH will do
 need python3 python3
 need setpriv util-linux          # tests without root drop privileges with it
-need nbdinfo libnbd-bin          # real clients of volumes; tests skip what is missing
-need qemu-img qemu-utils
-need fio fio
-need mkfs.ext4 e2fsprogs
-need mkfs.xfs xfsprogs
+like nbdinfo libnbd-bin          # real clients of volumes; tests say SKIPPED where one is missing
+like qemu-img qemu-utils
+like fio fio
+like mkfs.ext4 e2fsprogs
+like mkfs.xfs xfsprogs
 python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3-venv)
 
 if [ ${#packages[@]} -gt 0 ]; then
@@ -36,6 +38,12 @@ if [ ${#packages[@]} -gt 0 ]; then
     say "installing ${packages[*]}"
     apt-get update -q
     DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends "${packages[@]}"
+fi
+if [ ${#clients[@]} -gt 0 ] && command -v apt-get >/dev/null 2>&1 && [ "$(id -u)" = 0 ]; then
+    say "installing ${clients[*]}"
+    [ ${#packages[@]} -gt 0 ] || apt-get update -q || true
+    DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends "${clients[@]}" ||
+        echo "SKIPPED: some of ${clients[*]} cannot be installed here; so are the tests that need them"
 fi
 
 # --- tests -------------------------------------------------------------------------------------

@@ -52,6 +52,14 @@ const CAMPAIGNS: &[Campaign] = &[
         seeds: 2000,
     },
     Campaign {
+        name: "sim",
+        about: "whole volumes (engines, replicas, clients) on a network, disks and a record that fail",
+        package: "tether-sim",
+        target: Some("seeds"),
+        filter: "seeds_in_a_long_campaign",
+        seeds: 500,
+    },
+    Campaign {
         name: "server-kill",
         about: "kill -9 of a whole API server while clients write and watch; a seed is a kill",
         package: "tether-apiserver",

@@ -96,6 +96,11 @@ impl Engine {
         let sure: Slots =
             ready.iter().filter(|slot| !self.member(*slot).doubtful || self.start.accepted.has(*slot)).collect();
         if sure.is_empty() && !all && self.config.rules.doubt() {
+            if self.recorded.iter().any(|slot| self.member(slot).excluded) {
+                // The others alone are no basis: whoever failed before is needed after all.
+                self.members.iter_mut().for_each(|member| member.excluded = false);
+                return self.drive_opening(cx);
+            }
             if !self.start.told_waiting {
                 self.start.told_waiting = true;
                 let (doubtful, silent) = (self.names(ready), self.names(self.recorded.without(ready)));

@@ -442,6 +442,9 @@ impl Cluster {
         }
         for replica in 0..self.replicas.len() {
             self.space(replica, None);
+            if let Some(disk) = &self.world.hosts[replica].disk {
+                disk.clear_faults();
+            }
             self.world.hosts[replica].slow = 1;
             // A disk that failed is of no use until its process is started again.
             self.kill_replica(replica, false);

@@ -8,8 +8,6 @@ use tether_replication::ids::{Epoch, Holder, MemberId};
 use tether_replication::record::{Change, Record};
 use tether_store::files::fake::Random;
 
-use crate::world::Plant;
-
 /// How it behaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mood {
@@ -35,12 +33,7 @@ pub struct RecordService {
 
 impl RecordService {
     /// What comes back, after how long, and after how long the change is made (again) behind the caller's back.
-    pub fn call(
-        &mut self,
-        call: &RecordCall,
-        plant: Option<Plant>,
-        random: &mut Random,
-    ) -> (RecordReturn, u64, Option<u64>) {
+    pub fn call(&mut self, call: &RecordCall, random: &mut Random) -> (RecordReturn, u64, Option<u64>) {
         let unwell = match self.mood {
             Mood::Well => 0,
             Mood::Away => 1,
@@ -48,29 +41,16 @@ impl RecordService {
         };
         let delay = 300 + random.below(4000);
         match (unwell, call) {
-            (0 | 4, _) => (self.made(call, plant), delay, None),
+            (0 | 4, _) => (self.apply(call), delay, None),
             (1, _) | (_, RecordCall::Load | RecordCall::Create(_)) => {
                 (unreached(call), 200_000 + random.below(800_000), None)
             }
             (2, _) => {
-                self.made(call, plant);
+                self.apply(call);
                 (RecordReturn::Changed(CasOutcome::Unknown), 500_000, None)
             }
             _ => (RecordReturn::Changed(CasOutcome::Unknown), 500_000, Some(random.below(4_000_000))),
         }
-    }
-
-    fn made(&mut self, call: &RecordCall, plant: Option<Plant>) -> RecordReturn {
-        if plant == Some(Plant::RecordIsNotCompared)
-            && let (RecordCall::Change(change), Some(record)) = (call, &mut self.record)
-        {
-            let forced = forced(change, record);
-            if let Ok(next) = record.apply(&forced) {
-                *record = next.clone();
-                return RecordReturn::Changed(CasOutcome::Applied(next));
-            }
-        }
-        self.apply(call)
     }
 
     /// Does what is asked.
@@ -106,16 +86,5 @@ fn unreached(call: &RecordCall) -> RecordReturn {
         RecordCall::Create(_) => RecordReturn::Created(Err("nobody answers".to_owned())),
         RecordCall::Change(_) => RecordReturn::Changed(CasOutcome::NotSent),
         RecordCall::DeviceGrown | RecordCall::DetachDevice => RecordReturn::Detached(Ok(())),
-    }
-}
-
-/// The change as if the holder's view were the current one.
-fn forced(change: &Change, current: &Record) -> Change {
-    let (by, at) = (current.holder, current.generation);
-    match change.clone() {
-        Change::Shrink { keep, .. } => Change::Shrink { by, at, keep },
-        Change::Grow { member, .. } => Change::Grow { by, at, member },
-        Change::Settle { .. } => Change::Settle { by, at },
-        other => other,
     }
 }

@@ -115,8 +115,6 @@ pub enum Plant {
     SyncIsSkipped,
     /// A reboot is not noticed.
     BootIsNotNoticed,
-    /// Record changes are made whatever they compare.
-    RecordIsNotCompared,
 }
 
 /// Everything.
@@ -503,8 +501,7 @@ impl World {
     }
 
     fn call(&mut self, process: usize, id: CallId, call: &RecordCall) {
-        let plant = self.plant;
-        let (value, delay, late) = self.record.call(call, plant, &mut self.random);
+        let (value, delay, late) = self.record.call(call, &mut self.random);
         self.note(&format!("record: {} {call:?}: {value:?}", self.processes[process].name));
         if let Some(after) = late {
             self.queue.after(after, Action::LateChange(call.clone()));

@@ -157,6 +157,11 @@ impl FakeDisk {
         disk.fault_odds = 0;
     }
 
+    /// Takes back faults that were injected and have not hit anything yet.
+    pub fn clear_faults(&self) {
+        self.disk().faults.clear();
+    }
+
     /// Makes one in `odds` operations fail; 0 none.
     pub fn set_fault_odds(&self, odds: u64) {
         self.disk().fault_odds = odds;

@@ -98,7 +98,7 @@ impl Lab {
         let mut command = self.tether("run");
         command.args(["replica", "--size", "128MiB", "--listen", listen, "--dir"]).arg(self.path(&format!("r{at}")));
         let process = Process::start(command, "ready ", &self.path(&format!("r{at}.log")));
-        self.addresses[at] = process.line.trim_start_matches("ready tcp:").to_owned();
+        process.line.trim_start_matches("ready tcp:").clone_into(&mut self.addresses[at]);
         self.replicas[at] = Some(process);
     }
 
@@ -178,8 +178,8 @@ pub fn in_sync(info: &Value) -> usize {
 
 /// What the engine said about copies: the last event that names them.
 pub fn copied(info: &Value) -> String {
-    let events = info["events"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    events.filter(|event| event.contains("were copied")).next_back().unwrap_or("nothing was copied").to_owned()
+    let mut events = info["events"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    events.rfind(|event| event.contains("were copied")).unwrap_or("nothing was copied").to_owned()
 }
 
 /// The number in it.

@@ -22,3 +22,4 @@ pub mod instance;
 pub mod record;
 pub mod replica_server;
 pub mod ring;
+mod unix;

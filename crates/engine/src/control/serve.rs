@@ -4,7 +4,6 @@ use std::future::Future;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::time::Duration;
 
 use futures::Stream;
 use tokio::net::{TcpListener, UnixListener};
@@ -17,10 +16,6 @@ use super::proto::instances_server::InstancesServer;
 use super::proto::replica_server::ReplicaServer;
 use super::service::Service;
 use crate::host::Address;
-
-/// How often and how long apart a socket is tried that is in use: three seconds, for a killed process to be gone.
-const BIND_ATTEMPTS: u32 = 30;
-const BIND_PAUSE: Duration = Duration::from_millis(100);
 
 /// Why the control API is not served.
 #[derive(Debug, thiserror::Error)]
@@ -65,7 +60,7 @@ pub async fn serve(
     let router = router(&service, tls)?;
     match address {
         Address::Unix(path) => {
-            let listener = listen_unix(path).await.map_err(listening)?;
+            let listener = listen_unix(path).map_err(listening)?;
             router.serve_with_incoming_shutdown(unix_incoming(listener), end).await?;
             let _ = std::fs::remove_file(path);
         }
@@ -91,29 +86,15 @@ fn tcp_incoming(listener: TcpListener) -> impl Stream<Item = io::Result<tokio::n
     })
 }
 
-/// Only this user may connect. A socket file that nobody listens on is replaced; a predecessor that was killed may take
-/// a moment to be gone.
-async fn listen_unix(path: &Path) -> io::Result<UnixListener> {
+/// Only this user may connect.
+fn listen_unix(path: &Path) -> io::Result<UnixListener> {
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent)?;
     }
-    let mut attempts = 0;
-    let listener = loop {
-        if std::os::unix::net::UnixStream::connect(path)
-            .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
-        {
-            std::fs::remove_file(path)?;
-        }
-        match UnixListener::bind(path) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && attempts < BIND_ATTEMPTS => {
-                attempts += 1;
-                tokio::time::sleep(BIND_PAUSE).await;
-            }
-            other => break other?,
-        }
-    };
+    let listener = crate::unix::listen(path)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
+    listener.set_nonblocking(true)?;
+    UnixListener::from_std(listener)
 }
 
 fn server_tls(files: &TlsFiles) -> Result<ServerTlsConfig, ServeError> {

@@ -128,7 +128,7 @@ impl<F: Files + Located> Store<F> {
         header.promise.epoch == 0
             && header.out_of_sync.is_none()
             && self.chain.snapshots.is_empty()
-            && self.volume.status(0, self.volume.size()).iter().all(|extent| !extent.data)
+            && self.volume.is_empty()
     }
 
     pub fn durable(&self, boot: BootId) -> Durable {

@@ -1,18 +1,12 @@
 //! Opening stream sockets: listeners, and sockets to dial from.
 
 use std::io;
-use std::os::unix::fs::FileTypeExt as _;
-use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::time::Duration;
 
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::host::Address;
+use crate::unix;
 
-/// How often and how long apart a socket is tried that is in use: two seconds, for a killed process to be gone.
-const BIND_ATTEMPTS: u32 = 20;
-const BIND_PAUSE: Duration = Duration::from_millis(100);
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
@@ -28,36 +22,9 @@ pub(super) fn listen(address: &Address) -> io::Result<(Socket, Address)> {
             Ok((socket, local))
         }
         Address::Unix(path) => {
-            let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-            bind_unix(&socket, path)?;
-            socket.listen(BACKLOG)?;
-            Ok((socket, address.clone()))
+            let listener = unix::listen(path)?;
+            Ok((listener.into(), address.clone()))
         }
-    }
-}
-
-/// Binds; a predecessor that was killed may take a moment to be gone. Only done at the start, so waiting is fine.
-fn bind_unix(socket: &Socket, path: &Path) -> io::Result<()> {
-    let address = SockAddr::unix(path)?;
-    for _ in 0..BIND_ATTEMPTS {
-        remove_stale(path)?;
-        match socket.bind(&address) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => std::thread::sleep(BIND_PAUSE),
-            other => return other,
-        }
-    }
-    remove_stale(path)?;
-    socket.bind(&address)
-}
-
-/// A socket file stays behind when its process is killed; one that refuses connections belongs to nobody.
-fn remove_stale(path: &Path) -> io::Result<()> {
-    match std::fs::symlink_metadata(path) {
-        Ok(metadata) if metadata.file_type().is_socket() => match UnixStream::connect(path) {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),
-            _ => Ok(()),
-        },
-        _ => Ok(()),
     }
 }
 

@@ -68,17 +68,7 @@ impl Message {
 impl Request {
     /// Header and payload, to be sent one after the other.
     pub fn encode(&self) -> ([u8; HEADER_BYTES], Bytes) {
-        let mut header = Header {
-            kind: self.body.kind(),
-            flags: 0,
-            aux: 0,
-            id: self.id.0,
-            epoch: self.epoch,
-            session: self.session,
-            offset: 0,
-            len: 0,
-            payload: 0,
-        };
+        let mut header = Header::new(self.body.kind(), self.id, self.epoch, self.session);
         let payload = self.body.fill(&mut header);
         header.payload = payload.len() as u32;
         (header.encode(), payload)
@@ -88,17 +78,7 @@ impl Request {
 impl Reply {
     /// Header and payload, to be sent one after the other.
     pub fn encode(&self) -> ([u8; HEADER_BYTES], Bytes) {
-        let mut header = Header {
-            kind: self.body.kind(),
-            flags: 0,
-            aux: 0,
-            id: self.id.0,
-            epoch: Epoch(0),
-            session: self.session,
-            offset: 0,
-            len: 0,
-            payload: 0,
-        };
+        let mut header = Header::new(self.body.kind(), self.id, Epoch(0), self.session);
         let payload = self.body.fill(&mut header);
         header.payload = payload.len() as u32;
         (header.encode(), payload)

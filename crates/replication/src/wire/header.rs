@@ -12,7 +12,7 @@
 
 use bytes::BufMut;
 
-use super::WireError;
+use super::{RequestId, WireError};
 use crate::ids::{Epoch, Session, VolumeId};
 
 /// Version of the data protocol that this code speaks.
@@ -243,6 +243,11 @@ pub struct Header {
 }
 
 impl Header {
+    /// A header that says who and what; the body fills in the rest.
+    pub(super) fn new(kind: Kind, id: RequestId, epoch: Epoch, session: Session) -> Self {
+        Self { kind, flags: 0, aux: 0, id: id.0, epoch, session, offset: 0, len: 0, payload: 0 }
+    }
+
     /// The bytes of it.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];

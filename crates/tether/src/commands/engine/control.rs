@@ -325,5 +325,9 @@ fn table(info: &proto::EngineInfo) -> String {
         ]);
     }
     let events = info.events.iter().map(|event| format!("  {event}")).collect::<Vec<_>>().join("\n");
-    format!("{}\n{}\nEvents:\n{events}\n", output::columns(&rows), output::columns(&members))
+    format!(
+        "{}\n{}\nEvents (seconds since the host started):\n{events}\n",
+        output::columns(&rows),
+        output::columns(&members)
+    )
 }

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 
 use crate::host::Address;
 use crate::instance::{EngineInstance, ReplicaInstance};
+use crate::record::Records;
 
 /// Something that runs, or ran.
 #[derive(Clone)]
@@ -52,13 +53,21 @@ pub struct Registry {
     instances: Mutex<BTreeMap<String, Entry>>,
     /// Where an instance manager keeps replicas; None: nothing is started by request.
     pub data_dir: Option<PathBuf>,
+    /// Where it finds records.
+    pub records: Option<Box<dyn Records>>,
     /// One start at a time, so that two requests for one name do not both open its directory.
     pub starting: tokio::sync::Mutex<()>,
 }
 
 impl Registry {
-    pub fn new(data_dir: Option<PathBuf>) -> Self {
-        Self { data_dir, ..Self::default() }
+    /// The registry of a process that runs what it was told at its start.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The registry of an instance manager.
+    pub fn of_manager(data_dir: PathBuf, records: Box<dyn Records>) -> Self {
+        Self { data_dir: Some(data_dir), records: Some(records), ..Self::default() }
     }
 
     pub fn insert(&self, name: &str, running: Running, addresses: Vec<Address>) {

@@ -21,6 +21,9 @@ use tether_replication::rules::Rules;
 /// Names volumes' uids are made from where none is given.
 const VOLUME_NAMESPACE: Uuid = Uuid::from_u128(0x9d1c_3a54_7a1f_4c52_8f7e_53c1_6a0b_9e21);
 
+/// What a process says that is no instance manager.
+const ALONE: &str = "this process runs one instance; others need an instance manager";
+
 /// Implements the control API over the instances of this process.
 #[derive(Clone)]
 pub struct Service {
@@ -85,9 +88,7 @@ impl Service {
 
     fn data_dir(&self) -> Result<&std::path::Path, Status> {
         let dir = self.registry.data_dir.as_deref();
-        dir.ok_or_else(|| {
-            Status::failed_precondition("this process runs one instance; others need an instance manager")
-        })
+        dir.ok_or_else(|| Status::failed_precondition(ALONE))
     }
 
     fn instance(&self, name: &str) -> Result<Response<proto::Instance>, Status> {
@@ -225,8 +226,9 @@ impl Instances for Service {
         if self.runs(&request.name) {
             return self.instance(&request.name);
         }
-        let options =
-            EngineOptions { settings: engine_settings(&request)?, record: request.record.clone().into(), device: None };
+        let records = self.registry.records.as_deref().ok_or_else(|| Status::failed_precondition(ALONE))?;
+        let record = records.open(&request.volume, &request.record).map_err(Status::failed_precondition)?;
+        let options = EngineOptions { settings: engine_settings(&request)?, record, device: None };
         let open = || EngineInstance::open(options).map_err(|error| error.to_string());
         let engine = Arc::new(blocking(open).await?);
         let addresses = match engine.get_async(Command::Listening).await.map_err(asked)? {

@@ -1,19 +1,16 @@
 //! An engine: its event loop, and the thread that waits for its record.
 
-use std::path::PathBuf;
-
 use super::device::DeviceWitness;
 use super::thread::{Instance, StartError};
 use crate::device::place::{Name, Place};
 use crate::engine_server::{EngineServer, Settings};
-use crate::record::{Keeper, NoWitness, RecordFile};
+use crate::record::{Keeper, NoWitness, RecordStore};
 
 /// What an engine is told.
-#[derive(Clone, Debug)]
 pub struct EngineOptions {
     pub settings: Settings,
-    /// File that holds the record.
-    pub record: PathBuf,
+    /// Where the record is kept.
+    pub record: Box<dyn RecordStore>,
     /// Where to attach a kernel device, and under which name.
     pub device: Option<(Place, Name)>,
 }
@@ -27,15 +24,14 @@ pub type EngineInstance = Instance<EngineServer>;
 impl EngineInstance {
     pub fn open(options: EngineOptions) -> Result<Self, StartEngineError> {
         let thread_name = format!("engine {}", options.settings.volume);
-        let file = RecordFile::new(options.record, options.settings.volume.clone());
-        let (settings, device) = (options.settings, options.device);
+        let EngineOptions { settings, record, device } = options;
         let holder = settings.holder;
         let calls = move |remote: crate::ring::Remote<EngineServer>| {
             let back = remote.clone();
             let answer = move |id, value| back.returned(id, value);
             let keeper = match device {
-                Some((place, name)) => Keeper::start(file, DeviceWitness::new(place, name, holder, remote), answer)?,
-                None => Keeper::start(file, NoWitness, answer)?,
+                Some((place, name)) => Keeper::start(record, DeviceWitness::new(place, name, holder, remote), answer)?,
+                None => Keeper::start(record, NoWitness, answer)?,
             };
             Ok(Box::new(move |id, call| keeper.call(id, call)) as _)
         };

@@ -12,7 +12,7 @@ use rustix::fs::{FlockOperation, flock};
 use tether_replication::engine::CasOutcome;
 use tether_replication::record::{Change, Record};
 
-use super::json;
+use super::{Before, RecordStore, json};
 
 /// Largest record that is read: sixteen members with long names are below 8 KiB.
 const MAX_BYTES: u64 = 64 * 1024;
@@ -167,6 +167,20 @@ impl RecordFile {
             Ok(()) => Replaced::Certainly,
             Err(error) => Replaced::Perhaps(error),
         }
+    }
+}
+
+impl RecordStore for RecordFile {
+    fn load(&self) -> Result<Option<Record>, String> {
+        Self::load(self).map_err(|error| error.to_string())
+    }
+
+    fn create(&self, record: &Record) -> Result<Record, String> {
+        Self::create(self, record).map_err(|error| error.to_string())
+    }
+
+    fn change(&self, change: &Change, before: Before<'_>) -> CasOutcome {
+        self.change_after(change, before)
     }
 }
 

@@ -6,7 +6,7 @@ use std::thread;
 use tether_replication::engine::CasOutcome;
 use tether_replication::record::{Change, Record};
 
-use super::file::RecordFile;
+use super::RecordStore;
 use crate::host::CallId;
 
 /// What an engine asks of the record.
@@ -72,7 +72,7 @@ impl Keeper {
     /// Starts the thread. Calls are few (an engine has one change of the record under way at a time), so the
     /// channel needs no bound of its own.
     pub fn start(
-        file: RecordFile,
+        store: Box<dyn RecordStore>,
         mut witness: impl Witness + 'static,
         answer: impl Fn(CallId, RecordReturn) + Clone + Send + 'static,
     ) -> std::io::Result<Self> {
@@ -85,7 +85,7 @@ impl Keeper {
                         let answer = answer.clone();
                         witness.detach_device(Box::new(move |result| answer(id, RecordReturn::Detached(result))));
                     }
-                    call => answer(id, run(&file, &mut witness, call)),
+                    call => answer(id, run(&*store, &mut witness, call)),
                 }
             }
         })?;
@@ -98,14 +98,14 @@ impl Keeper {
     }
 }
 
-fn run(file: &RecordFile, witness: &mut impl Witness, call: RecordCall) -> RecordReturn {
+fn run(store: &dyn RecordStore, witness: &mut impl Witness, call: RecordCall) -> RecordReturn {
     match call {
-        RecordCall::Load => RecordReturn::Loaded(file.load().map_err(|error| error.to_string())),
-        RecordCall::Create(record) => RecordReturn::Created(file.create(&record).map_err(|error| error.to_string())),
+        RecordCall::Load => RecordReturn::Loaded(store.load()),
+        RecordCall::Create(record) => RecordReturn::Created(store.create(&record)),
         RecordCall::Change(change) => {
             let starts = matches!(change, Change::Start { .. } | Change::Promote { .. });
-            let outcome =
-                file.change_after(&change, |current| if starts { witness.before_start(current) } else { Ok(()) });
+            let mut before = |current: &Record| if starts { witness.before_start(current) } else { Ok(()) };
+            let outcome = store.change(&change, &mut before);
             if let (true, CasOutcome::Applied(record)) = (starts, &outcome) {
                 witness.after_start(record);
             }

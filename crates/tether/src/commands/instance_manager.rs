@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result};
 use tether_engine::control::{Registry, Running, Service, serve};
 use tether_engine::host::Address;
+use tether_engine::record::RecordFiles;
 use tether_engine::{engine_server, replica_server};
 
 use super::data_plane::TlsArgs;
@@ -37,7 +38,8 @@ pub(crate) fn run(args: Args) -> Result<Exit> {
     role::begin("instance-manager", args.logs)?;
     let data_dir = std::path::absolute(&args.data_dir).context("--data-dir")?;
     std::fs::create_dir_all(data_dir.join("replicas")).context("--data-dir")?;
-    let registry = Arc::new(Registry::new(Some(data_dir)));
+    let records = Box::new(RecordFiles { dir: data_dir.join("records") });
+    let registry = Arc::new(Registry::of_manager(data_dir, records));
     role::runtime(Threads::One)?.block_on(async {
         let cancel = role::until_signal()?;
         let stop = async {

@@ -14,6 +14,7 @@ use tether_engine::frontend::nbd::listen::{Security, uri};
 use tether_engine::frontend::nbd::tls;
 use tether_engine::host::Address;
 use tether_engine::instance::{Ended, EngineInstance, EngineOptions, default_place};
+use tether_engine::record::RecordFile;
 use tether_replication::engine::Limits;
 use tether_replication::ids::{Holder, MemberId};
 use tether_replication::rules::Rules;
@@ -161,7 +162,7 @@ fn run_serve(args: Serve) -> Result<Exit> {
     let settings = args.settings(&volume)?;
     let nbd = settings.nbd.clone();
     let control_address = args.control.resolve(&format!("engine-{volume}"))?;
-    let record = std::path::absolute(&record).context("--record")?;
+    let record = Box::new(RecordFile::new(std::path::absolute(&record).context("--record")?, volume.clone()));
     let device = match args.device {
         true => {
             tether_engine::device::available().context("--device")?;
@@ -175,7 +176,7 @@ fn run_serve(args: Serve) -> Result<Exit> {
         other => bail!("unexpected answer {other:?}"),
     };
     let uris: Vec<_> = addresses.iter().zip(&nbd).map(|(local, nbd)| uri(local, &volume, &nbd.security)).collect();
-    let registry = Arc::new(Registry::new(None));
+    let registry = Arc::new(Registry::new());
     registry.insert(&volume, Running::Engine(engine.clone()), addresses);
     role::runtime(Threads::One)?.block_on(async {
         let cancel = role::until_signal()?;

@@ -134,7 +134,7 @@ fn run_serve(args: Serve) -> Result<Exit> {
     for address in &addresses {
         output::say(&format!("ready {address}\n"));
     }
-    let registry = Arc::new(Registry::new(None));
+    let registry = Arc::new(Registry::new());
     registry.insert(&name, Running::Replica(replica.clone()), addresses);
     role::runtime(Threads::One)?.block_on(async {
         let cancel = role::until_signal()?;

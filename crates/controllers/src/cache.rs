@@ -16,17 +16,17 @@ use tokio::sync::watch;
 use crate::trim::Trim;
 
 /// `(namespace, name)`; the namespace of what has none is empty.
-pub(crate) type Key = (String, String);
+pub type Key = (String, String);
 
 /// An object came, changed or went.
-pub(crate) enum Seen<'a, K> {
+pub enum Seen<'a, K> {
     Applied { old: Option<&'a K>, new: &'a K },
     Deleted(&'a K),
 }
 
 impl<K> Seen<'_, K> {
     /// The object as it is, or last was.
-    pub(crate) fn object(&self) -> &K {
+    pub fn object(&self) -> &K {
         match self {
             Self::Applied { new, .. } => new,
             Self::Deleted(object) => object,
@@ -40,13 +40,16 @@ type Listener<K> = Box<dyn Fn(&Seen<'_, K>) + Send + Sync>;
 type ListListener<K> = Box<dyn Fn(&[Arc<K>]) + Send + Sync>;
 /// Under which words an object can be found again.
 type Index<K> = fn(&K) -> Vec<String>;
+/// Takes off what is not to be kept.
+type Lighten<K> = fn(&mut K);
 
 /// The objects of one kind.
-pub(crate) struct Cache<K> {
+pub struct Cache<K> {
     inner: RwLock<Inner<K>>,
     listeners: RwLock<Vec<Listener<K>>>,
     list_listeners: RwLock<Vec<ListListener<K>>>,
     index: Option<Index<K>>,
+    lighten: Lighten<K>,
     ready: watch::Sender<bool>,
 }
 
@@ -59,54 +62,70 @@ impl<K> Cache<K>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Trim + Send + Sync + 'static,
 {
-    pub(crate) fn new() -> Arc<Self> {
+    #[allow(clippy::new_ret_no_self, reason = "a cache is always shared")]
+    pub fn new() -> Arc<Self> {
         Self::indexed(None)
     }
 
-    pub(crate) fn indexed(index: Option<Index<K>>) -> Arc<Self> {
+    pub fn indexed(index: Option<Index<K>>) -> Arc<Self> {
+        Self::keeping(index, Trim::trim)
+    }
+}
+
+impl<K> Cache<K>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+{
+    /// Keeps objects as they are, but for the notes on who wrote which field.
+    pub fn whole(index: Option<Index<K>>) -> Arc<Self> {
+        Self::keeping(index, |object| object.managed_fields_mut().clear())
+    }
+
+    fn keeping(index: Option<Index<K>>, lighten: Lighten<K>) -> Arc<Self> {
         let inner = Inner { objects: BTreeMap::new(), by_word: BTreeMap::new() };
         Arc::new(Self {
             inner: RwLock::new(inner),
             listeners: RwLock::default(),
             list_listeners: RwLock::default(),
             index,
+            lighten,
             ready: watch::Sender::new(false),
         })
     }
 
     /// Calls `listener` for everything that is seen from now on.
-    pub(crate) fn subscribe(&self, listener: impl Fn(&Seen<'_, K>) + Send + Sync + 'static) {
+    pub fn subscribe(&self, listener: impl Fn(&Seen<'_, K>) + Send + Sync + 'static) {
         self.listeners.write().push(Box::new(listener));
     }
 
     /// Calls `listener` whenever everything was listed: what came and went between two watches was not seen.
-    pub(crate) fn subscribe_lists(&self, listener: impl Fn(&[Arc<K>]) + Send + Sync + 'static) {
+    pub fn subscribe_lists(&self, listener: impl Fn(&[Arc<K>]) + Send + Sync + 'static) {
         self.list_listeners.write().push(Box::new(listener));
     }
 
-    pub(crate) fn get(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
+    pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
         self.inner.read().objects.get(&(namespace.to_owned(), name.to_owned())).cloned()
     }
 
-    pub(crate) fn list(&self) -> Vec<Arc<K>> {
+    pub fn list(&self) -> Vec<Arc<K>> {
         self.inner.read().objects.values().cloned().collect()
     }
 
     /// The objects that the index puts under a word.
-    pub(crate) fn find(&self, word: &str) -> Vec<Arc<K>> {
+    pub fn find(&self, word: &str) -> Vec<Arc<K>> {
         let inner = self.inner.read();
         let keys = inner.by_word.get(word).into_iter().flatten();
         keys.filter_map(|key| inner.objects.get(key).cloned()).collect()
     }
 
     /// Returns once everything that exists was seen.
-    pub(crate) async fn ready(&self) {
+    pub async fn ready(&self) {
         // The sender lives in `self`, so this cannot fail while somebody waits.
         let _ = self.ready.subscribe().wait_for(|ready| *ready).await;
     }
 
     /// Watches until dropped. Failures are logged and followed by a new attempt, with a delay that grows.
-    pub(crate) async fn run(self: Arc<Self>, api: Api<K>, config: watcher::Config) {
+    pub async fn run(self: Arc<Self>, api: Api<K>, config: watcher::Config) {
         let kind = api.resource_url().to_owned();
         self.follow(&kind, watch_kind(api, config).default_backoff()).await;
     }
@@ -137,7 +156,7 @@ where
     }
 
     fn applied(&self, mut object: K) {
-        object.trim();
+        (self.lighten)(&mut object);
         let key = key(&object);
         let new = Arc::new(object);
         let old = {
@@ -196,7 +215,7 @@ where
 }
 
 /// The key of an object.
-pub(crate) fn key<K: ResourceExt>(object: &K) -> Key {
+pub fn key<K: ResourceExt>(object: &K) -> Key {
     (object.namespace().unwrap_or_default(), object.name_any())
 }
 

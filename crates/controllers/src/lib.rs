@@ -7,7 +7,7 @@
 //! queues, and a plan that waits says until when. At rest nothing is written.
 
 mod binding;
-mod cache;
+pub mod cache;
 pub mod clock;
 mod context;
 mod crd_cleanup;
@@ -18,13 +18,13 @@ mod namespace;
 mod node;
 mod options;
 mod pod_gc;
-mod publish;
-mod queue;
+pub mod publish;
+pub mod queue;
 mod schedule;
 mod service_account;
-mod trim;
-mod worker;
-mod write;
+pub mod trim;
+pub mod worker;
+pub mod write;
 
 use kube::Client;
 use tokio::task::JoinSet;

@@ -27,7 +27,7 @@ const LONGEST_NOTE_BYTES: usize = 1_024;
 
 /// Publishes the events of one controller.
 #[derive(Clone)]
-pub(crate) struct Publisher {
+pub struct Publisher {
     client: Client,
     clock: Arc<dyn Clock>,
     controller: &'static str,
@@ -38,7 +38,7 @@ pub(crate) struct Publisher {
 
 /// Makes the names of events differ, even of those that fall into one tick of a coarse clock.
 #[derive(Default)]
-pub(crate) struct Names(AtomicU64);
+pub struct Names(AtomicU64);
 
 impl Names {
     /// The name that Kubernetes' recorders would give: the object's, and the time in hexadecimal.
@@ -65,7 +65,7 @@ struct Last {
 }
 
 impl Publisher {
-    pub(crate) fn new(
+    pub fn new(
         client: Client,
         clock: Arc<dyn Clock>,
         controller: &'static str,
@@ -76,7 +76,7 @@ impl Publisher {
     }
 
     /// Publishes events. One that cannot be published is logged: nothing depends on it.
-    pub(crate) async fn publish(&self, events: Vec<Event>) {
+    pub async fn publish(&self, events: Vec<Event>) {
         for event in events {
             if let Err(error) = self.publish_one(&event).await {
                 tracing::warn!(controller = self.controller, ?event, %error, "an event could not be published");

@@ -20,7 +20,7 @@ const FIRST_RETRY_MS: i64 = 5;
 const LONGEST_RETRY_MS: i64 = 30_000;
 
 /// A queue of keys.
-pub(crate) struct Queue<K> {
+pub struct Queue<K> {
     state: Mutex<State<K>>,
     added: Notify,
     clock: Arc<dyn Clock>,
@@ -35,18 +35,18 @@ struct State<K> {
 }
 
 impl<K: Ord + Clone + Debug> Queue<K> {
-    pub(crate) fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
+    pub fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
         let state = State { due: BTreeMap::new(), order: BTreeSet::new(), next: 0, failures: BTreeMap::new() };
         Arc::new(Self { state: Mutex::new(state), added: Notify::new(), clock })
     }
 
     /// Adds a key that is due now.
-    pub(crate) fn add(&self, key: K) {
+    pub fn add(&self, key: K) {
         self.add_at(key, self.clock.now());
     }
 
     /// Adds a key that is due at a time; if it is in the queue, the earlier time counts.
-    pub(crate) fn add_at(&self, key: K, at: Timestamp) {
+    pub fn add_at(&self, key: K, at: Timestamp) {
         let mut state = self.state.lock();
         if let Some((held, sequence)) = state.due.get(&key).copied() {
             if held <= at {
@@ -63,7 +63,7 @@ impl<K: Ord + Clone + Debug> Queue<K> {
     }
 
     /// The next key, when it is due.
-    pub(crate) async fn next(&self) -> K {
+    pub async fn next(&self) -> K {
         loop {
             let added = self.added.notified();
             let first = self.state.lock().order.first().map(|(at, ..)| *at);
@@ -92,12 +92,12 @@ impl<K: Ord + Clone + Debug> Queue<K> {
     }
 
     /// The work on a key succeeded.
-    pub(crate) fn succeeded(&self, key: &K) {
+    pub fn succeeded(&self, key: &K) {
         self.state.lock().failures.remove(key);
     }
 
     /// The work on a key failed: it comes back later.
-    pub(crate) fn failed(&self, key: K) {
+    pub fn failed(&self, key: K) {
         let delay = {
             let mut state = self.state.lock();
             let failures = state.failures.entry(key.clone()).or_default();

@@ -8,7 +8,7 @@ use k8s_openapi::api::storage::v1::{CSINode, StorageClass, VolumeAttachment};
 use kube::ResourceExt;
 
 /// An object that can be made lighter before it is kept.
-pub(crate) trait Trim: ResourceExt {
+pub trait Trim: ResourceExt {
     fn trim(&mut self) {
         self.managed_fields_mut().clear();
     }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tether_plan::object::Target;
 
 /// Who the API server records as the author of the fields that controllers set.
-pub(crate) const FIELD_MANAGER: &str = "tether-controllers";
+pub const FIELD_MANAGER: &str = "tether-controllers";
 
 /// Why a write or a read that a plan needed did not happen.
 #[derive(Debug, thiserror::Error)]
@@ -30,7 +30,7 @@ pub enum WriteError {
 }
 
 impl WriteError {
-    pub(crate) fn of(operation: impl Into<String>, source: kube::Error) -> Self {
+    pub fn of(operation: impl Into<String>, source: kube::Error) -> Self {
         let operation = operation.into();
         match code(&source) {
             Some(404 | 409 | 410) => Self::Stale { operation },
@@ -40,7 +40,7 @@ impl WriteError {
 }
 
 /// The HTTP status of an error that the API server sent.
-pub(crate) fn code(error: &kube::Error) -> Option<u16> {
+pub fn code(error: &kube::Error) -> Option<u16> {
     match error {
         kube::Error::Api(status) => Some(status.code),
         _ => None,
@@ -49,13 +49,13 @@ pub(crate) fn code(error: &kube::Error) -> Option<u16> {
 
 /// The writes of one plan. Several may be for one object: each is fenced by the version that the one before it made.
 #[derive(Default)]
-pub(crate) struct Writes {
+pub struct Writes {
     versions: HashMap<String, String>,
 }
 
 impl Writes {
     /// Merges `body` into the object or its status.
-    pub(crate) async fn patch<K>(
+    pub async fn patch<K>(
         &mut self,
         api: &Api<K>,
         target: &Target,
@@ -81,7 +81,7 @@ impl Writes {
     }
 
     /// Deletes the object if it is still the one that was meant; that it is gone already is as good.
-    pub(crate) async fn delete<K>(
+    pub async fn delete<K>(
         &self,
         api: &Api<K>,
         target: &Target,
@@ -106,14 +106,14 @@ impl Writes {
 
 /// What a patch is for.
 #[derive(Clone, Copy)]
-pub(crate) enum Part {
+pub enum Part {
     Object,
     Status,
 }
 
 /// What must not have changed for a delete to happen.
 #[derive(Clone, Copy)]
-pub(crate) enum Fence {
+pub enum Fence {
     /// The object itself: not another one of the same name.
     Uid,
     /// Anything about it.

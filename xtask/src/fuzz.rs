@@ -1,8 +1,11 @@
 //! Fuzzing without tools to install: builds the targets of `fuzz/` with coverage counters and runs libFuzzer, which is
 //! linked into them.
 //!
-//! The corpus of a target is `fuzz/corpus/<target>`, one input per file, kept in the repository in its merged form:
-//! every file reaches code that no other one reaches. A finding is left in `fuzz/artifacts/<target>`.
+//! What was found before is kept in the repository, merged (every input reaches code that no other one reaches) and
+//! packed: `fuzz/corpus/<target>.tar.gz`. Inputs written by hand lie beside it, in `fuzz/corpus/<target>/`. A run works on
+//! a copy below `fuzz/target` and packs it again. A finding is left in `fuzz/artifacts/<target>`.
+
+mod corpus;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -50,6 +53,13 @@ enum Action {
         #[arg(long, default_value_t = DEFAULT_SECONDS)]
         seconds: u64,
     },
+    /// Merges inputs that were found elsewhere into the corpus of a target
+    Merge {
+        target: String,
+        /// Folder of inputs, one per file
+        #[arg(required = true)]
+        folders: Vec<PathBuf>,
+    },
     /// Runs inputs of a target once, to look at a finding
     Replay {
         target: String,
@@ -73,6 +83,12 @@ pub(crate) fn main(root: &Path, args: &Args) -> Result<ExitCode> {
             for name in &chosen {
                 run(&folder, &binaries, name, *seconds)?;
             }
+        }
+        Action::Merge { target, folders } => {
+            check(std::slice::from_ref(target), &known)?;
+            let folders: Vec<PathBuf> = folders.iter().map(std::path::absolute).collect::<Result<_, _>>()?;
+            let work = corpus::unpack(&folder, target)?;
+            merge(&folder, &build(&folder)?.join(target), target, &[&[work], folders.as_slice()].concat())?;
         }
         Action::Replay { target, inputs } => {
             check(std::slice::from_ref(target), &known)?;
@@ -125,28 +141,36 @@ fn host() -> Result<String> {
     host.map(str::to_owned).context("rustc -vV must name the host")
 }
 
-/// Fuzzes into the corpus, then merges it down to what is needed for the same coverage.
+/// Fuzzes from the corpus on, then merges what is there into it.
 fn run(folder: &Path, binaries: &Path, name: &str, seconds: u64) -> Result<()> {
-    let corpus = folder.join("corpus").join(name);
-    let artifacts = folder.join("artifacts").join(name);
-    std::fs::create_dir_all(&corpus)?;
-    std::fs::create_dir_all(&artifacts)?;
+    let work = corpus::unpack(folder, name)?;
+    let artifacts = artifacts(folder, name)?;
     println!("fuzzing {name} for {seconds} s");
     let binary = binaries.join(name);
     let mut fuzz = Command::new(&binary);
-    fuzz.arg(&corpus).arg(format!("-max_total_time={seconds}")).args(limits(&artifacts)).arg("-print_final_stats=1");
+    fuzz.arg(&work).arg(format!("-max_total_time={seconds}")).args(limits(&artifacts)).arg("-print_final_stats=1");
     call(&mut fuzz, &format!("fuzzing {name}")).with_context(|| {
         let path = artifacts.display();
         format!("a finding; look at it with: cargo xtask fuzz replay {name} {path}/…")
     })?;
-    let merged = folder.join("corpus").join(format!("{name}.merged"));
-    std::fs::create_dir_all(&merged)?;
-    let mut merge = Command::new(&binary);
-    merge.arg("-merge=1").arg(&merged).arg(&corpus).args(limits(&artifacts));
+    merge(folder, &binary, name, &[work])
+}
+
+/// Packs what is needed of `inputs` for the same coverage.
+fn merge(folder: &Path, binary: &Path, name: &str, inputs: &[PathBuf]) -> Result<()> {
+    let merged = corpus::empty(folder, &format!("{name}.merged"))?;
+    let mut merge = Command::new(binary);
+    merge.arg("-merge=1").arg(&merged).args(inputs).args(limits(&artifacts(folder, name)?));
     call(&mut merge, &format!("merging the corpus of {name}"))?;
-    std::fs::remove_dir_all(&corpus)?;
-    std::fs::rename(&merged, &corpus)?;
+    let packed = corpus::pack(folder, name, &merged)?;
+    println!("{name}: {packed} inputs are kept");
     Ok(())
+}
+
+fn artifacts(folder: &Path, name: &str) -> Result<PathBuf> {
+    let path = folder.join("artifacts").join(name);
+    std::fs::create_dir_all(&path)?;
+    Ok(path)
 }
 
 fn limits(artifacts: &Path) -> [String; 4] {

@@ -234,6 +234,100 @@ reasons! {
     VolumeNodeAffinityMismatch,
     /// No volume exists or can be made for a claim of the pod on the node.
     NoVolumeForNode,
+
+    // Placement of replicas.
+
+    /// A replica has its place.
+    ReplicaPlaced,
+    /// The node cannot take replicas now: not ready, cordoned, switched off, or without an instance manager.
+    NodeUnavailable,
+    /// The replica is for another node, zone or region.
+    NodeAffinityNotSatisfied,
+    /// The node or the disk lacks tags that the volume selects.
+    TagsNotFulfilled,
+    /// The disk cannot take replicas now.
+    DiskUnavailable,
+    /// The disk has too little space left, or too much of it is promised.
+    InsufficientStorage,
+    /// Another replica of the volume is there, and two must not share the place.
+    ReplicaAntiAffinity,
+    /// No place was found for a replica.
+    ReplicaSchedulingFailure,
+    /// No place was found for a replica on the one node that it is for.
+    LocalReplicaSchedulingFailure,
+
+    // The life of a volume.
+
+    /// What belongs to a volume is made.
+    VolumeCreated,
+    /// The volume is deleted, and all that belongs to it.
+    Delete,
+    /// The volume is to be attached to a node, and what that takes is under way.
+    Attaching,
+    /// The volume is attached.
+    Attached,
+    /// The volume is to be detached, and what that takes is under way.
+    Detaching,
+    /// The volume is detached.
+    Detached,
+    /// The engine died under the volume; it is detached and attached again.
+    DetachedUnexpectedly,
+    /// As many replicas hold all data as the volume asks for.
+    Healthy,
+    /// Fewer replicas hold all data than the volume asks for.
+    Degraded,
+    /// The volume cannot serve: its engine died, or no replica that holds all data can run.
+    Faulted,
+    /// It is not known how the volume is, because the node of its engine is not heard of.
+    Unknown,
+    /// Whoever uses the volume must mount it again.
+    Remount,
+    /// A failed replica that the record names as in sync is used again.
+    AutoSalvaged,
+    /// No replica that the record names as in sync can run.
+    NoInSyncReplica,
+    /// Replicas are being started.
+    ReplicasStarting,
+    /// The engine waits no longer for a replica that does not start.
+    ReplicaStartTooSlow,
+    /// The engine is being started.
+    EngineStarting,
+    /// The engine is being stopped.
+    EngineStopping,
+    /// Replicas are being stopped.
+    ReplicasStopping,
+    /// The engine's node is not heard of: it is fenced by the record and counts as stopped.
+    EngineFenced,
+    /// The instance manager of the node does not run.
+    InstanceManagerUnavailable,
+    /// The replica failed.
+    ReplicaFailed,
+    /// A failed replica is started again and brought up to date.
+    ReplicaReused,
+    /// A new replica takes the place of one that is missing.
+    ReplicaReplenished,
+    /// A failed replica may come back; a new one is made only after a while.
+    ReplenishmentWait,
+    /// A replica is being brought up to date.
+    RebuildInProgress,
+    /// The replica failed too long ago or too often.
+    StaleReplica,
+    /// The volume has more replicas than it asks for.
+    ReplicaSurplus,
+    /// The replica belongs to no engine any more.
+    ReplicaInactive,
+    /// The replica is to leave its place, and there is no other for it.
+    EvictionFailed,
+    /// The volume is being made larger.
+    ExpansionInProgress,
+    /// The volume is not made larger after all.
+    CanceledExpansion,
+    /// The volume has more snapshots, or larger ones, than it should.
+    TooManySnapshots,
+    /// The volume moves to another node while it is used.
+    Migrating,
+    /// The volume did not move; it is detached, or stays where it was.
+    MigrationFailed,
 }
 
 /// A text that is not a reason code.

@@ -17,6 +17,7 @@ pub mod kubelet;
 pub mod namespace;
 pub mod node;
 pub mod object;
+pub mod placement;
 pub mod pod;
 pub mod pod_gc;
 pub mod schedule;

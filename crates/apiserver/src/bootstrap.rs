@@ -52,6 +52,46 @@ async fn ensure_policy(server: &Server, resource: &str, object: Value) -> Result
     ensure(server, path, object).await
 }
 
+/// Makes the objects that a cluster has beside those of Kubernetes, in order. Safe to repeat: a definition or a role is brought up to
+/// date, anything else is left as it is when it exists.
+pub async fn install(server: &Server, objects: &[Value]) -> Result<(), BootstrapError> {
+    for object in objects {
+        let path = collection(server, object)?;
+        if object["kind"] == "CustomResourceDefinition" {
+            ensure_definition(server, path, object).await?;
+        } else {
+            ensure(server, path, object.clone()).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Where objects of this one's kind are.
+fn collection(server: &Server, object: &Value) -> Result<String, BootstrapError> {
+    let text = |field: &str| object[field].as_str().unwrap_or_default();
+    let (group, version) = text("apiVersion").split_once('/').unwrap_or(("", text("apiVersion")));
+    let registry = server.registry();
+    let resource = registry.group_version(group, version).into_iter().find(|resource| resource.kind == text("kind"));
+    let Some(resource) = resource else {
+        let message = format!("{} of {} is not served", text("kind"), text("apiVersion"));
+        return Err(BootstrapError { method: Method::POST, path: String::new(), code: 404, message });
+    };
+    let root = if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") };
+    Ok(match object["metadata"]["namespace"].as_str() {
+        Some(namespace) => format!("{root}/namespaces/{namespace}/{}", resource.plural),
+        None => format!("{root}/{}", resource.plural),
+    })
+}
+
+async fn ensure_definition(server: &Server, path: String, object: &Value) -> Result<(), BootstrapError> {
+    let named = format!("{path}/{}", object["metadata"]["name"].as_str().unwrap_or_default());
+    let (code, _) = call(server, Method::GET, &named, None).await;
+    if code == StatusCode::NOT_FOUND {
+        return succeed(server, Method::POST, path, object).await;
+    }
+    merge(server, &named, &json!({"metadata": {"labels": object["metadata"]["labels"]}, "spec": object["spec"]})).await
+}
+
 /// Creates `object` unless it exists; one that exists gets what it lacks.
 async fn ensure(server: &Server, path: String, object: Value) -> Result<(), BootstrapError> {
     let named = format!("{path}/{}", object["metadata"]["name"].as_str().unwrap_or_default());
@@ -59,8 +99,10 @@ async fn ensure(server: &Server, path: String, object: Value) -> Result<(), Boot
     if code == StatusCode::NOT_FOUND {
         return succeed(server, Method::POST, path, &object).await;
     }
+    let is_policy =
+        object["apiVersion"].as_str().is_some_and(|version| version.starts_with("rbac.authorization.k8s.io/"));
     match policy::reconcile(Some(&current), &object) {
-        Some(updated) if object["kind"] != "Namespace" => succeed(server, Method::PUT, named, &updated).await,
+        Some(updated) if is_policy => succeed(server, Method::PUT, named, &updated).await,
         _ => Ok(()),
     }
 }

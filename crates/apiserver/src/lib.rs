@@ -40,7 +40,7 @@ pub mod serve;
 mod server;
 pub mod store;
 
-pub use bootstrap::{BootstrapError, bootstrap};
+pub use bootstrap::{BootstrapError, bootstrap, install};
 pub use discovery::git_version;
 pub use response::Body;
 pub use run::{Options, RunError, run};

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -18,7 +19,7 @@ use crate::admission::{Admission, Plugin};
 use crate::auth::token::{KeyError, TokenAuthority};
 use crate::auth::x509::{CertificateAuthenticator, CertificateError};
 use crate::auth::{Authenticator, Authorizer, Objects};
-use crate::bootstrap::{BootstrapError, bootstrap};
+use crate::bootstrap::{BootstrapError, bootstrap, install};
 use crate::ephemeral::ISSUER;
 use crate::pki::{Pki, PkiError};
 use crate::security::Security;
@@ -36,6 +37,8 @@ pub struct Options {
     pub hosts: Vec<String>,
     /// Admission rules that run in this process.
     pub plugins: Vec<Arc<dyn Plugin>>,
+    /// What the cluster has beside the objects of Kubernetes; made before the first request is answered.
+    pub objects: Vec<Value>,
 }
 
 /// Why a server could not start.
@@ -75,6 +78,7 @@ pub async fn run(
     let tls = Arc::new(pki.server_config(&pki.server(&options.hosts, now)?)?);
     let server = open(&options, &pki)?;
     bootstrap(&server).await?;
+    install(&server, &options.objects).await?;
     tokio::spawn(expiry::run(server.clone(), shutdown.clone()));
     tokio::spawn(aggregation::run(server.clone(), shutdown.clone()));
     server.listens_on(address);

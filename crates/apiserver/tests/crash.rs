@@ -40,7 +40,8 @@ fn child() {
     let Ok(data_dir) = std::env::var(DATA_VARIABLE) else { return };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let listen = SocketAddr::from(([127, 0, 0, 1], 0));
-    let options = Options { data_dir: data_dir.into(), listen, hosts: Vec::new(), plugins: Vec::new() };
+    let options =
+        Options { data_dir: data_dir.into(), listen, hosts: Vec::new(), plugins: Vec::new(), objects: Vec::new() };
     let serving = |address: SocketAddr, _: &_| writeln!(std::io::stdout(), "\nserving {address}").unwrap();
     runtime.block_on(run(options, CancellationToken::new(), serving)).unwrap();
 }

@@ -15,6 +15,7 @@ pub mod attachment;
 pub mod condition;
 pub mod definitions;
 pub mod engine;
+pub mod install;
 pub mod instance_manager;
 pub mod labels;
 pub mod names;
@@ -23,6 +24,7 @@ pub mod replica;
 pub mod scalar;
 pub mod schema;
 pub mod setting;
+pub mod settings;
 pub mod snapshot;
 pub mod volume;
 

@@ -34,6 +34,7 @@ pub(crate) fn run(args: Args) -> Result<Exit> {
         listen: args.listen,
         hosts: args.hosts,
         plugins: Vec::new(),
+        objects: tether_crd::install::objects(),
     };
     role::runtime(Threads::Many)?.block_on(async {
         let cancel = role::until_signal()?;

@@ -35,7 +35,13 @@ impl Server {
     pub(crate) fn start() -> Result<Self, String> {
         let dir = tempfile::Builder::new().prefix("tether-server-").tempdir().map_err(|e| e.to_string())?;
         let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let options = Options { data_dir: dir.path().to_owned(), listen, hosts: Vec::new(), plugins: Vec::new() };
+        let options = Options {
+            data_dir: dir.path().to_owned(),
+            listen,
+            hosts: Vec::new(),
+            plugins: Vec::new(),
+            objects: Vec::new(),
+        };
         let shutdown = CancellationToken::new();
         let (tell, told) = mpsc::channel();
         let thread = std::thread::spawn({

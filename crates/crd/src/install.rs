@@ -1,0 +1,95 @@
+//! What a cluster is given before the first volume: namespace, definitions, roles, default settings.
+
+use serde_json::{Value, json};
+
+use crate::{GROUP, NAMESPACE, definitions, labels, settings};
+
+/// The user of the controllers of the embedded cluster.
+const CONTROLLERS: &str = "system:kube-controller-manager";
+/// The group of all nodes.
+const NODES: &str = "system:nodes";
+
+/// Everything, in the order in which it is to be made.
+pub fn objects() -> Vec<Value> {
+    let mut objects = vec![namespace()];
+    objects.extend(definitions::all().iter().map(|definition| json(definition)));
+    objects.extend(roles());
+    objects.extend(settings::defaults().iter().map(|setting| json(setting)));
+    objects
+}
+
+/// The definitions alone.
+pub fn definitions() -> Vec<Value> {
+    definitions::all().iter().map(|definition| json(definition)).collect()
+}
+
+fn json(object: &impl serde::Serialize) -> Value {
+    serde_json::to_value(object).expect("an object must be JSON")
+}
+
+fn namespace() -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": NAMESPACE, "labels": {labels::MANAGED_BY: labels::MANAGER}},
+    })
+}
+
+/// Controllers do everything with volumes; a node reads, and reports on what it runs.
+fn roles() -> Vec<Value> {
+    let all = ["*"];
+    let volumes =
+        |resources: &[&str], verbs: &[&str]| json!({"apiGroups": [GROUP], "resources": resources, "verbs": verbs});
+    let core = |resources: &[&str], verbs: &[&str]| json!({"apiGroups": [""], "resources": resources, "verbs": verbs});
+    let controller = [
+        volumes(&all, &all),
+        core(&["secrets"], &["get", "list", "watch", "create", "delete"]),
+        core(&["pods"], &["get", "list", "watch", "create", "delete", "patch", "update"]),
+        json!({"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": all}),
+    ];
+    let node = [
+        volumes(&all, &["get", "list", "watch"]),
+        volumes(
+            &[
+                "engines",
+                "engines/status",
+                "replicas",
+                "replicas/status",
+                "volumes/status",
+                "snapshots",
+                "snapshots/status",
+            ],
+            &["update", "patch"],
+        ),
+        volumes(&["snapshots"], &["create", "delete"]),
+        volumes(
+            &["nodes", "nodes/status", "instancemanagers", "instancemanagers/status"],
+            &["create", "update", "patch", "delete"],
+        ),
+    ];
+    vec![
+        role("tether:controller", &controller),
+        role("tether:node", &node),
+        binding("tether:controller", "User", CONTROLLERS),
+        binding("tether:node", "Group", NODES),
+    ]
+}
+
+fn role(name: &str, rules: &[Value]) -> Value {
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": name, "labels": {labels::MANAGED_BY: labels::MANAGER}},
+        "rules": rules,
+    })
+}
+
+fn binding(role: &str, kind: &str, name: &str) -> Value {
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": role, "labels": {labels::MANAGED_BY: labels::MANAGER}},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name}],
+    })
+}

@@ -21,6 +21,7 @@ pub mod host;
 pub mod index;
 pub mod meta;
 pub mod op;
+pub mod remove;
 pub mod request;
 pub mod state;
 pub mod tree;

@@ -13,8 +13,8 @@ pub const META_SUFFIX: &str = ".meta";
 pub const CHECKSUM_SUFFIX: &str = ".checksum";
 /// Written first, then renamed.
 pub const TEMPORARY_SUFFIX: &str = ".tmp";
-const HEAD_PREFIX: &str = "volume-head-";
-const SNAPSHOT_PREFIX: &str = "volume-snap-";
+pub(crate) const HEAD_PREFIX: &str = "volume-head-";
+pub(crate) const SNAPSHOT_PREFIX: &str = "volume-snap-";
 const IMAGE_SUFFIX: &str = ".img";
 
 /// Sector size that Longhorn records, in bytes; it is not the unit of I/O.

@@ -25,6 +25,8 @@ impl From<engine_server::Info> for proto::EngineInfo {
             clients: info.clients as u64,
             requests_in_flight: info.requests_in_flight as u64,
             events: info.events,
+            device: info.device.unwrap_or_default(),
+            device_error: info.device_error.unwrap_or_default(),
         }
     }
 }

@@ -1,14 +1,15 @@
 //! The instances of this process, by name.
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tokio::sync::{OwnedMutexGuard, watch};
+use uuid::Uuid;
 
+use super::manager::Manager;
 use crate::host::Address;
-use crate::instance::{EngineInstance, ReplicaInstance};
-use crate::record::Records;
+use crate::instance::{Ended, EngineInstance, ReplicaInstance};
 
 /// Something that runs, or ran.
 #[derive(Clone)]
@@ -25,38 +26,40 @@ impl Running {
         }
     }
 
-    /// `running`, or how it ended.
-    pub fn state(&self) -> String {
-        let ended = match self {
+    /// How it ended, if it did.
+    pub fn ended(&self) -> Option<Ended> {
+        match self {
             Self::Engine(engine) => engine.ended(),
             Self::Replica(replica) => replica.ended(),
-        };
-        ended.map_or_else(|| "running".to_owned(), |ended| ended.to_string())
-    }
-
-    pub fn has_ended(&self) -> bool {
-        match self {
-            Self::Engine(engine) => engine.ended().is_some(),
-            Self::Replica(replica) => replica.ended().is_some(),
         }
     }
 }
 
-struct Entry {
-    running: Running,
-    addresses: Vec<Address>,
+/// An instance and what is known of it from its start.
+#[derive(Clone)]
+pub struct Entry {
+    pub running: Running,
+    pub addresses: Vec<Address>,
+    /// Of this run; an engine's is its uid in the record.
+    pub uid: Uuid,
 }
 
 /// Every instance of this process.
-#[derive(Default)]
 pub struct Registry {
     instances: Mutex<BTreeMap<String, Entry>>,
-    /// Where an instance manager keeps replicas; None: nothing is started by request.
-    pub data_dir: Option<PathBuf>,
-    /// Where it finds records.
-    pub records: Option<Box<dyn Records>>,
-    /// One start at a time, so that two requests for one name do not both open its directory.
-    pub starting: tokio::sync::Mutex<()>,
+    /// Told when an instance comes or goes.
+    changes: watch::Sender<()>,
+    /// There if instances are started by request.
+    pub(super) manager: Option<Manager>,
+    /// One start or stop of a name at a time, so that two requests for one do not both open its directory.
+    busy: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+}
+
+impl Default for Registry {
+    fn default() -> Self {
+        let (instances, busy) = (Mutex::default(), Mutex::default());
+        Self { instances, changes: watch::Sender::new(()), manager: None, busy }
+    }
 }
 
 impl Registry {
@@ -66,25 +69,42 @@ impl Registry {
     }
 
     /// The registry of an instance manager.
-    pub fn of_manager(data_dir: PathBuf, records: Box<dyn Records>) -> Self {
-        Self { data_dir: Some(data_dir), records: Some(records), ..Self::default() }
+    pub fn of_manager(manager: Manager) -> Self {
+        Self { manager: Some(manager), ..Self::default() }
     }
 
-    pub fn insert(&self, name: &str, running: Running, addresses: Vec<Address>) {
-        self.instances.lock().insert(name.to_owned(), Entry { running, addresses });
+    pub fn insert(&self, name: &str, entry: Entry) {
+        self.instances.lock().insert(name.to_owned(), entry);
+        self.changes.send_replace(());
     }
 
-    pub fn remove(&self, name: &str) -> Option<Running> {
-        self.instances.lock().remove(name).map(|entry| entry.running)
+    pub fn remove(&self, name: &str) {
+        self.instances.lock().remove(name);
+        self.changes.send_replace(());
     }
 
-    pub fn get(&self, name: &str) -> Option<(Running, Vec<Address>)> {
-        self.instances.lock().get(name).map(|entry| (entry.running.clone(), entry.addresses.clone()))
+    pub fn get(&self, name: &str) -> Option<Entry> {
+        self.instances.lock().get(name).cloned()
     }
 
-    pub fn list(&self) -> Vec<(String, Running, Vec<Address>)> {
-        let all = self.instances.lock();
-        all.iter().map(|(name, entry)| (name.clone(), entry.running.clone(), entry.addresses.clone())).collect()
+    pub fn list(&self) -> Vec<(String, Entry)> {
+        self.instances.lock().iter().map(|(name, entry)| (name.clone(), entry.clone())).collect()
+    }
+
+    /// Says when instances come and go.
+    pub(super) fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
+    }
+
+    /// Waits for the turn of a name.
+    pub(super) async fn turn(&self, name: &str) -> OwnedMutexGuard<()> {
+        let lock = {
+            let mut busy = self.busy.lock();
+            // What nobody waits for or holds is in nobody's way.
+            busy.retain(|_, lock| Arc::strong_count(lock) > 1);
+            busy.entry(name.to_owned()).or_default().clone()
+        };
+        lock.lock_owned().await
     }
 
     /// The instance of this name; with no name, the only one that `fits`.

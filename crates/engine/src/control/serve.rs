@@ -1,4 +1,4 @@
-//! Serving the control API: in clear on unix sockets and loopback, elsewhere with client certificates.
+//! Serving the control API: on unix sockets that only their owner may open, over TCP with client certificates.
 
 use std::future::Future;
 use std::io;
@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tonic::transport::server::Router;
 use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 
-use super::client::TlsFiles;
+use super::client::{Protection, TlsFiles};
 use super::proto::engine_server::EngineServer;
 use super::proto::instances_server::InstancesServer;
 use super::proto::replica_server::ReplicaServer;
@@ -23,8 +23,8 @@ pub enum ServeError {
     #[error("cannot listen on {address}: {source}")]
     Listen { address: Address, source: io::Error },
     #[error(
-        "{0} can be reached from other machines: give a certificate, its key and the authority of clients, or listen on \
-         a unix socket or 127.0.0.1"
+        "{0} can be reached by others: give a certificate, its key and the authority of clients (--tls-cert, --tls-key, \
+         --tls-ca), or listen on a unix socket; --insecure-loopback serves loopback addresses in clear"
     )]
     ClearRefused(Address),
     #[error("cannot read {path}: {source}")]
@@ -44,30 +44,57 @@ fn router(service: &Service, tls: Option<ServerTlsConfig>) -> Result<Router, ton
         .add_service(ReplicaServer::new(service.clone())))
 }
 
-/// Serves until `end`.
-pub async fn serve(
-    address: &Address,
-    service: Service,
-    tls: Option<&TlsFiles>,
-    end: impl Future<Output = ()> + Send,
-) -> Result<(), ServeError> {
-    let listening = |source| ServeError::Listen { address: address.clone(), source };
-    let tls = match tls {
-        Some(files) => Some(server_tls(files)?),
-        None if address.is_local() => None,
-        None => return Err(ServeError::ClearRefused(address.clone())),
-    };
-    let router = router(&service, tls)?;
+/// A socket that clients can connect to already.
+pub struct Bound {
+    socket: Socket,
+    tls: Option<ServerTlsConfig>,
+    local: Address,
+}
+
+enum Socket {
+    Unix(UnixListener),
+    Tcp(TcpListener),
+}
+
+impl Bound {
+    /// Where it really listens: a port 0 was replaced.
+    pub fn local(&self) -> &Address {
+        &self.local
+    }
+}
+
+/// Listens. To be called inside a runtime.
+pub fn bind(address: &Address, protection: &Protection) -> Result<Bound, ServeError> {
+    let failed = |source| ServeError::Listen { address: address.clone(), source };
+    let files = protection.of(address, ServeError::ClearRefused)?;
+    let tls = files.map(server_tls).transpose()?;
     match address {
         Address::Unix(path) => {
-            let listener = listen_unix(path).map_err(listening)?;
-            router.serve_with_incoming_shutdown(unix_incoming(listener), end).await?;
-            let _ = std::fs::remove_file(path);
+            let socket = Socket::Unix(listen_unix(path).map_err(failed)?);
+            Ok(Bound { socket, tls, local: address.clone() })
         }
         Address::Tcp(tcp) => {
-            let listener = TcpListener::bind(tcp).await.map_err(listening)?;
-            router.serve_with_incoming_shutdown(tcp_incoming(listener), end).await?;
+            let listen = || {
+                let listener = std::net::TcpListener::bind(tcp)?;
+                listener.set_nonblocking(true)?;
+                let local = listener.local_addr()?;
+                Ok((TcpListener::from_std(listener)?, local))
+            };
+            let (listener, local) = listen().map_err(failed)?;
+            Ok(Bound { socket: Socket::Tcp(listener), tls, local: Address::Tcp(local) })
         }
+    }
+}
+
+/// Serves until `end`.
+pub async fn serve(bound: Bound, service: Service, end: impl Future<Output = ()> + Send) -> Result<(), ServeError> {
+    let router = router(&service, bound.tls)?;
+    match bound.socket {
+        Socket::Unix(listener) => router.serve_with_incoming_shutdown(unix_incoming(listener), end).await?,
+        Socket::Tcp(listener) => router.serve_with_incoming_shutdown(tcp_incoming(listener), end).await?,
+    }
+    if let Address::Unix(path) = bound.local {
+        let _ = std::fs::remove_file(path);
     }
     Ok(())
 }

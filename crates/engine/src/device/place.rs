@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 /// Where devices appear; the same names as Longhorn's, so that what mounts them need not change.
 pub const DEVICES: &str = "/dev/longhorn";
+/// Where holders of devices are reached; gone after a reboot, as the devices are.
+pub const RUN: &str = "/run/tether/devices";
 /// What the names of all loop devices of ours begin with.
 pub const TAG: &str = "tether:";
 /// Longest name that a loop device can carry, without the zero at its end.

@@ -11,11 +11,11 @@ use super::clients::CONTROL;
 use super::settings::{Answer, Command, Info, MemberInfo};
 use super::{EngineServer, notices};
 use crate::frontend::nbd::listen::uri;
-use crate::host::{CommandId, Effects, Time};
+use crate::host::{CommandId, Effects, Finish, Time};
 use crate::replica_server::SnapshotArgs;
 
 /// A record that is well answers within milliseconds.
-const RECORD_SILENT_S: u64 = 1;
+pub(super) const RECORD_SILENT_MS: u64 = 1000;
 
 /// Commands that wait for their answer.
 #[derive(Debug, Default)]
@@ -25,6 +25,8 @@ pub(super) struct Control {
     serving: Vec<CommandId>,
     stopping: Vec<CommandId>,
     promoting: Vec<CommandId>,
+    /// Stops that wait for the device to be detached.
+    pub detaching: Vec<CommandId>,
     next: u32,
 }
 
@@ -69,6 +71,7 @@ impl EngineServer {
                 self.answer_listening(out);
             }
             Command::Info => out.answer(id, Answer::Info(Box::new(self.info(now)))),
+            Command::Watch { seen } => self.watch(id, seen),
             Command::Serving => match self.phase() {
                 Phase::Serving => out.answer(id, Answer::Done),
                 Phase::Fenced | Phase::Failed | Phase::Stopped => {
@@ -83,6 +86,16 @@ impl EngineServer {
                 }
             }
             Command::ServeDevice(device) => self.serve_device(id, device, out),
+            Command::DeviceIs(is) => {
+                self.device_is = is.map(Some);
+                self.watchers.change();
+                out.answer(id, Answer::Done);
+            }
+            Command::Abandon => {
+                out.answer(id, Answer::Done);
+                out.finish(Finish::Failed("it was abandoned".to_owned()));
+            }
+            Command::Panic => panic!("a defect on purpose"),
             Command::AddReplica { name, address } => self.add_replica(id, name, address, now, out),
             _ if self.engine.is_none() => {
                 let why = "the engine has not started yet: it waits for replicas or for the record".to_owned();
@@ -148,9 +161,13 @@ impl EngineServer {
             Command::Listening
             | Command::Serving
             | Command::Info
+            | Command::Watch { .. }
             | Command::Stop
+            | Command::Abandon
+            | Command::Panic
             | Command::Close
             | Command::ServeDevice(_)
+            | Command::DeviceIs(_)
             | Command::AddReplica { .. } => {}
         }
     }
@@ -234,12 +251,12 @@ impl EngineServer {
             return Some(notices::suspended(why).to_owned());
         }
         let since = self.calls.values().map(|(_, since)| *since).min()?;
-        let silent = now.0.saturating_sub(since.0) / 1_000_000;
-        (silent >= RECORD_SILENT_S)
-            .then(|| format!("the record does not answer since {silent} s: its lock is held, or its disk hangs"))
+        let silent = now.0.saturating_sub(since.0) / 1000;
+        (silent >= RECORD_SILENT_MS)
+            .then(|| format!("the record does not answer since {} s: whoever keeps it is away or hangs", silent / 1000))
     }
 
-    fn info(&self, now: Time) -> Info {
+    pub(super) fn info(&self, now: Time) -> Info {
         let address =
             |member: &MemberId| self.members.addresses.get(member).map_or_else(String::new, ToString::to_string);
         let nbd = self.listeners.values().flatten().zip(&self.settings.nbd);
@@ -251,7 +268,10 @@ impl EngineServer {
             suspended: self.suspended(now),
             nbd: nbd.map(|(local, nbd)| uri(local, &self.settings.volume, &nbd.security)).collect(),
             clients: self.clients.len(),
+            device: self.device_is.clone().ok().flatten(),
+            device_error: self.device_is.clone().err(),
             events: self.notices.kept(),
+            version: self.watchers.version,
             ..Info::default()
         };
         let Some(engine) = &self.engine else { return info };

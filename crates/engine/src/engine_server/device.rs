@@ -41,8 +41,6 @@ impl Eq for DeviceFd {}
 pub(super) struct Device {
     pub id: DeviceId,
     pub fuse: Fuse,
-    /// Stops that wait for the device to be detached.
-    pub detaching: Vec<CommandId>,
 }
 
 fn reply(id: DeviceId, reply: Reply, io: &mut Io) {
@@ -55,7 +53,7 @@ impl EngineServer {
         let geometry = Geometry { size, block: BLOCK_BYTES, read_only: false };
         let fuse = Fuse::new(DEVICE, geometry, device.max_write);
         let opened = out.io.open_device(device.fuse);
-        if let Some(old) = self.device.replace(Device { id: opened, fuse, detaching: Vec::new() }) {
+        if let Some(old) = self.device.replace(Device { id: opened, fuse }) {
             out.io.close_device(old.id);
         }
         out.answer(id, Answer::Done);
@@ -94,6 +92,8 @@ impl EngineServer {
             tracing::info!("the kernel device is gone");
             out.io.close_device(id);
             self.device = None;
+            self.device_is = Err("the kernel gave the device up".to_owned());
+            self.watchers.change();
         }
     }
 
@@ -113,21 +113,24 @@ impl EngineServer {
 
     /// A stop waits for the device to be detached; true if there is one.
     pub(super) fn detach_first(&mut self, id: CommandId, out: &mut Effects<Self>) -> bool {
-        let Some(device) = &mut self.device else { return false };
-        device.detaching.push(id);
-        if device.detaching.len() == 1 {
+        if self.device.is_none() {
+            return false;
+        }
+        self.control.detaching.push(id);
+        if self.control.detaching.len() == 1 {
             out.call(RecordCall::DetachDevice);
         }
         true
     }
 
     pub(super) fn detached(&mut self, result: Result<(), String>, now: Time, out: &mut Effects<Self>) {
-        let waiting = self.device.as_mut().map(|device| std::mem::take(&mut device.detaching)).unwrap_or_default();
+        let waiting = std::mem::take(&mut self.control.detaching);
         match result {
             Ok(()) => {
                 if let Some(device) = self.device.take() {
                     out.io.close_device(device.id);
                 }
+                self.device_is = Ok(None);
                 for id in waiting {
                     self.stop(id, now, out);
                 }

@@ -129,6 +129,7 @@ impl EngineServer {
     pub(super) fn lost(&mut self, conn: ConnId, why: &str, now: Time, out: &mut Effects<Self>) {
         match self.members.forget(conn, why) {
             Some(Purpose::Session { slot, session }) => {
+                self.watchers.change();
                 self.apply(EngineEvent::Disconnected { slot, session }, now);
             }
             Some(Purpose::Name(address)) => self.nameless(&address, why, now, out),
@@ -151,6 +152,7 @@ impl EngineServer {
             match link.purpose.clone() {
                 Purpose::Session { slot, session } => {
                     self.members.errors.remove(&welcome.member);
+                    self.watchers.change();
                     self.apply(EngineEvent::Connected { slot, session }, now);
                 }
                 Purpose::Name(address) => {

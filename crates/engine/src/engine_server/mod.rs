@@ -16,10 +16,11 @@ mod device;
 mod members;
 mod notices;
 mod settings;
+mod watch;
 
 use std::collections::{BTreeMap, HashMap};
 
-use tether_replication::engine::{CasId, Effect, Engine, Event as EngineEvent, Phase};
+use tether_replication::engine::{CasId, Effect, Engine, Event as EngineEvent, Notice, Phase};
 use tether_replication::ids::Time as EngineTime;
 
 use crate::host::{
@@ -35,6 +36,7 @@ pub use device::DeviceFd;
 use members::Members;
 use notices::Notices;
 pub use settings::{Answer, Command, Info, MemberInfo, Nbd, Progress, ReplicaAddress, Settings};
+use watch::Watchers;
 
 /// How long an engine that stopped waits for its last replies to leave.
 const FAREWELL_MS: u64 = 500;
@@ -51,7 +53,10 @@ pub struct EngineServer {
     clients: Clients,
     control: Control,
     device: Option<Device>,
+    /// Where the kernel device is, or why there is none.
+    device_is: Result<Option<String>, String>,
     notices: Notices,
+    watchers: Watchers,
     /// Changes of the record under way, and since when.
     calls: HashMap<CallId, (CasId, Time)>,
     listeners: BTreeMap<ListenerId, Option<Address>>,
@@ -75,7 +80,9 @@ impl EngineServer {
             clients,
             control: Control::default(),
             device: None,
+            device_is: Ok(None),
             notices: Notices::default(),
+            watchers: Watchers::default(),
             calls: HashMap::new(),
             listeners: BTreeMap::new(),
             failed: None,
@@ -115,6 +122,7 @@ impl EngineServer {
             IoEvent::Listening { listener, local } => {
                 self.clients.listening(listener, &self.listeners);
                 self.listeners.insert(listener, Some(local));
+                self.watchers.change();
                 self.answer_listening(out);
             }
             IoEvent::ListenFailed { why, .. } => {
@@ -139,7 +147,7 @@ impl EngineServer {
             self.apply(EngineEvent::Timer, now);
         } else if Some(timer) == self.farewell {
             out.finish(Finish::Done);
-        } else {
+        } else if !self.watchers.timer(timer) {
             self.birth_timer(timer, now, out);
         }
     }
@@ -147,6 +155,7 @@ impl EngineServer {
     fn returned(&mut self, id: CallId, value: RecordReturn, now: Time, out: &mut Effects<Self>) {
         match value {
             RecordReturn::Changed(outcome) => {
+                self.watchers.change();
                 if let Some((id, _)) = self.calls.remove(&id) {
                     self.apply(EngineEvent::Cas { id, outcome }, now);
                 }
@@ -167,6 +176,7 @@ impl EngineServer {
             self.spare = effects;
         }
         self.clients.flush(&mut out.io);
+        self.tell_watchers(now, out);
     }
 
     fn obey(&mut self, effect: Effect, now: Time, out: &mut Effects<Self>) {
@@ -183,12 +193,16 @@ impl EngineServer {
             Effect::Cas { id, change } => {
                 let call = out.call(RecordCall::Change(change));
                 self.calls.insert(call, (id, now));
+                self.watchers.listen_for_silence(now.plus_millis(control::RECORD_SILENT_MS), &mut out.io);
             }
             Effect::Notice(notice) => {
                 self.notices.take(&notice, now);
-                if let tether_replication::engine::Notice::Phase(phase) = notice {
-                    self.phase_changed(phase, now, out);
+                match notice {
+                    Notice::Progress { .. } => return self.watchers.progress(now, &mut out.io),
+                    Notice::Phase(phase) => self.phase_changed(phase, now, out),
+                    _ => {}
                 }
+                self.watchers.change();
             }
             Effect::AskSource { .. } => self.apply(EngineEvent::SourceGone, now),
             Effect::StopSource => {}

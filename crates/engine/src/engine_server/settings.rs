@@ -54,6 +54,10 @@ pub enum Command {
     /// Answered when reads and writes are served, or never will be.
     Serving,
     Info,
+    /// As `Info`, answered when there is a version newer than `seen`.
+    Watch {
+        seen: u64,
+    },
     SnapshotCreate {
         name: String,
         created: String,
@@ -90,10 +94,17 @@ pub enum Command {
     },
     /// Serve this kernel device.
     ServeDevice(super::DeviceFd),
+    /// The kernel device is at this path; or why there is none.
+    DeviceIs(Result<String, String>),
     /// Detaches the device, then ends as [`Command::Stop`]. Refused while the device is used.
     Close,
     /// Ends in order: finishes what it has, flushes, releases the volume. The device waits for the next engine.
     Stop,
+    /// Ends as if it were killed: nothing is waited for, nothing is released.
+    Abandon,
+    /// A defect, on purpose: what becomes of the others.
+    #[doc(hidden)]
+    Panic,
 }
 
 /// What they get.
@@ -126,8 +137,15 @@ pub struct Info {
     pub nbd: Vec<String>,
     pub clients: usize,
     pub requests_in_flight: usize,
+    /// Path of the kernel device, once it is attached.
+    pub device: Option<String>,
+    /// Why there is no kernel device.
+    pub device_error: Option<String>,
     /// What happened lately, oldest first.
     pub events: Vec<String>,
+    /// Counts changes of all this, for [`Command::Watch`].
+    #[serde(skip)]
+    pub version: u64,
 }
 
 /// A replica as the engine sees it.

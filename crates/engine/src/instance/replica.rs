@@ -25,6 +25,8 @@ pub struct ReplicaOptions {
     pub size: Option<u64>,
     /// Name in the record; what an existing one is called stays.
     pub name: String,
+    /// Refuse a directory with another name.
+    pub insist: bool,
     /// Time of creation for a new one, RFC 3339.
     pub created: String,
     pub listen: Vec<Address>,
@@ -43,6 +45,8 @@ pub enum OpenReplicaError {
     SizeNeeded { path: PathBuf },
     #[error("{path} is a replica of {found} bytes, not of {wanted}: leave --size out, or expand the volume", path = path.display())]
     Size { path: PathBuf, found: u64, wanted: u64 },
+    #[error("{path} is replica {found:?}, not {wanted:?}", path = path.display())]
+    Name { path: PathBuf, found: String, wanted: String },
     #[error("cannot read {BOOT_ID}: {0}")]
     Boot(std::io::Error),
 }
@@ -78,6 +82,11 @@ pub fn open_replica(options: &ReplicaOptions) -> Result<(Volume<StdFiles>, Opene
         }
         other => other.map_err(failed)?,
     };
+    let found = &volume.state().header.replica;
+    if options.insist && *found != options.name {
+        let (found, wanted) = (found.clone(), options.name.clone());
+        return Err(OpenReplicaError::Name { path: options.dir.clone(), found, wanted });
+    }
     match options.size.filter(|wanted| *wanted > volume.size()) {
         Some(wanted) => Err(OpenReplicaError::Size { path: options.dir.clone(), found: volume.size(), wanted }),
         None => Ok((volume, opened)),

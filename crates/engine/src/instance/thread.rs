@@ -20,6 +20,12 @@ pub enum Ended {
     Panicked(String),
 }
 
+impl Ended {
+    fn without_a_word() -> Self {
+        Self::Panicked("the thread is gone".to_owned())
+    }
+}
+
 impl std::fmt::Display for Ended {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -121,14 +127,16 @@ where
 
     /// How it ended, if it did.
     pub fn ended(&self) -> Option<Ended> {
-        self.ended.borrow().clone()
+        let told = self.ended.borrow().clone();
+        // A thread that ended without a word panicked while it cleaned up.
+        told.or_else(|| self.ended.has_changed().is_err().then(Ended::without_a_word))
     }
 
     /// Waits for its end.
     pub async fn wait_ended(&self) -> Ended {
         let mut ended = self.ended.clone();
         let how = ended.wait_for(Option::is_some).await.ok().and_then(|how| how.clone());
-        how.unwrap_or_else(|| Ended::Panicked("the thread is gone".to_owned()))
+        how.unwrap_or_else(Ended::without_a_word)
     }
 }
 

@@ -41,6 +41,8 @@ pub trait Witness: Send {
     fn before_start(&mut self, current: &Record) -> Result<(), String>;
     /// It has: `record` says so.
     fn after_start(&mut self, record: &Record);
+    /// The engine is named as standby: `record` says so.
+    fn stood_by(&mut self, record: &Record);
     fn device_grown(&mut self);
     /// Answers by itself, since it may take long.
     fn detach_device(&mut self, answer: Box<dyn FnOnce(Result<(), String>) + Send>);
@@ -55,6 +57,8 @@ impl Witness for NoWitness {
     }
 
     fn after_start(&mut self, _: &Record) {}
+
+    fn stood_by(&mut self, _: &Record) {}
 
     fn device_grown(&mut self) {}
 
@@ -106,8 +110,10 @@ fn run(store: &dyn RecordStore, witness: &mut impl Witness, call: RecordCall) ->
             let starts = matches!(change, Change::Start { .. } | Change::Promote { .. });
             let mut before = |current: &Record| if starts { witness.before_start(current) } else { Ok(()) };
             let outcome = store.change(&change, &mut before);
-            if let (true, CasOutcome::Applied(record)) = (starts, &outcome) {
-                witness.after_start(record);
+            match &outcome {
+                CasOutcome::Applied(record) if starts => witness.after_start(record),
+                CasOutcome::Applied(record) if matches!(change, Change::SetStandby { .. }) => witness.stood_by(record),
+                _ => {}
             }
             RecordReturn::Changed(outcome)
         }

@@ -21,7 +21,7 @@ use crate::tree::{Tree, TreeError};
 /// Longest state file: the maps of 16 TiB, twice over.
 const STATE_BYTES_MAX: u64 = 16 << 20;
 /// Longhorn's counter of writes.
-const REVISION_COUNTER: &str = "revision.counter";
+pub(crate) const REVISION_COUNTER: &str = "revision.counter";
 /// Largest volume, in bytes: block numbers of the index fit 32 bits.
 pub(super) const VOLUME_BYTES_MAX: u64 = 16 << 40;
 

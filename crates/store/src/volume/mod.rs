@@ -37,6 +37,7 @@ use crate::tree::Tree;
 pub use chain::{Chain, ChainError, ChainSnapshot};
 use flight::{Flight, Owner};
 use layers::Layers;
+pub(crate) use lifecycle::REVISION_COUNTER;
 pub use lifecycle::{Adopt, Create, Open, OpenError, Opened, Previous, Released};
 pub use snapshot::{SnapshotError, SnapshotInfo};
 

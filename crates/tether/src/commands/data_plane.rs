@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
 use tether_engine::auth::{Key, KeySource};
-use tether_engine::control::TlsFiles;
+use tether_engine::control::{Protection, TlsFiles};
+use tether_engine::frontend::nbd::tls;
 use tether_engine::host::Address;
 
 /// A size in bytes: `4GiB`, `512M`, `4096`. Powers of 1024, as volumes are counted.
@@ -61,7 +63,7 @@ impl KeyArgs {
 #[derive(Clone, Debug, clap::Args)]
 #[allow(clippy::struct_field_names, reason = "the names are those of the flags")]
 pub(crate) struct TlsArgs {
-    /// Certificate (PEM) for addresses that leave the machine
+    /// Certificate (PEM) for the control API over TCP
     #[arg(long, value_name = "FILE", requires_all = ["tls_key", "tls_ca"])]
     tls_cert: Option<PathBuf>,
     /// Its key (PEM)
@@ -70,15 +72,48 @@ pub(crate) struct TlsArgs {
     /// The authority (PEM) that signs the other side's certificates
     #[arg(long, value_name = "FILE")]
     tls_ca: Option<PathBuf>,
+    /// Control over TCP in clear, on loopback addresses only: everybody on this machine can use it
+    #[arg(long, conflicts_with = "tls_cert")]
+    insecure_loopback: bool,
 }
 
 impl TlsArgs {
-    pub(crate) fn files(&self) -> Option<TlsFiles> {
-        Some(TlsFiles {
-            certificate: self.tls_cert.clone()?,
-            key: self.tls_key.clone()?,
-            authority: self.tls_ca.clone()?,
-        })
+    pub(crate) fn protection(&self) -> Protection {
+        match (&self.tls_cert, &self.tls_key, &self.tls_ca) {
+            (Some(certificate), Some(key), Some(authority)) => Protection::Tls(TlsFiles {
+                certificate: certificate.clone(),
+                key: key.clone(),
+                authority: authority.clone(),
+            }),
+            _ if self.insecure_loopback => Protection::InsecureLoopback,
+            _ => Protection::None,
+        }
+    }
+}
+
+/// Certificates for NBD.
+#[derive(Clone, Debug, clap::Args)]
+#[allow(clippy::struct_field_names, reason = "the names are those of the flags")]
+pub(crate) struct NbdTlsArgs {
+    /// Certificate (PEM) of the NBD server
+    #[arg(long, value_name = "FILE", requires_all = ["nbd_tls_key", "nbd_tls_ca"])]
+    nbd_tls_cert: Option<PathBuf>,
+    /// Its key (PEM)
+    #[arg(long, value_name = "FILE")]
+    nbd_tls_key: Option<PathBuf>,
+    /// The authority (PEM) that signs certificates of NBD clients
+    #[arg(long, value_name = "FILE")]
+    nbd_tls_ca: Option<PathBuf>,
+}
+
+impl NbdTlsArgs {
+    pub(crate) fn configure(&self) -> Result<Option<Arc<tls::ServerConfig>>> {
+        let (Some(certificate), Some(key), Some(authority)) = (&self.nbd_tls_cert, &self.nbd_tls_key, &self.nbd_tls_ca)
+        else {
+            return Ok(None);
+        };
+        let (certificate, key, client_authority) = (certificate.clone(), key.clone(), authority.clone());
+        Ok(Some(tls::configure(&tls::Files { certificate, key, client_authority })?))
     }
 }
 
@@ -93,7 +128,7 @@ pub(crate) fn control_socket(name: &str) -> Result<Address> {
 /// Where the control API is, for servers and clients alike.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ControlArgs {
-    /// Where the control API is: unix:/path, or IP:PORT (with --tls-cert beyond loopback) [default: a socket named
+    /// Where the control API is: unix:/path, or IP:PORT (with --tls-cert) [default: a socket named
     /// after the instance in $XDG_RUNTIME_DIR/tether]
     #[arg(long, value_name = "ADDR")]
     control: Option<Address>,

@@ -31,7 +31,7 @@ pub(crate) struct Target {
 impl Target {
     async fn client(&self) -> Result<EngineClient<Channel>> {
         let address = self.control.resolve(&format!("engine-{}", self.volume))?;
-        Ok(EngineClient::new(connect(&address, self.control.tls.files().as_ref()).await?))
+        Ok(EngineClient::new(connect(&address, &self.control.tls.protection()).await?))
     }
 
     fn request(&self) -> InstanceRequest {
@@ -292,7 +292,7 @@ async fn info(target: &Target) -> Result<()> {
         "volume": info.volume, "size": info.size, "phase": info.phase, "holder": info.holder, "epoch": info.epoch,
         "generation": info.generation, "inSync": info.in_sync, "standby": info.standby, "suspended": info.suspended,
         "replicas": replicas, "nbd": info.nbd, "clients": info.clients, "requestsInFlight": info.requests_in_flight,
-        "events": info.events, "volumeUid": volume_id(&info.volume).to_string(),
+        "events": info.events, "device": info.device, "deviceError": info.device_error, "volumeUid": volume_id(&info.volume).to_string(),
     });
     output::print(target.output, &value, |_| table(&info))
 }
@@ -306,6 +306,12 @@ fn table(info: &proto::EngineInfo) -> String {
         row("Clients", format!("{}, {} requests in flight", info.clients, info.requests_in_flight)),
     ];
     rows.extend(info.nbd.iter().map(|uri| row("NBD", uri.clone())));
+    if !info.device.is_empty() {
+        rows.push(row("Device", info.device.clone()));
+    }
+    if !info.device_error.is_empty() {
+        rows.push(row("No device", info.device_error.clone()));
+    }
     if !info.suspended.is_empty() {
         rows.push(row("Suspended", info.suspended.clone()));
     }

@@ -7,11 +7,10 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
-use tether_engine::control::{Registry, Running, Service, serve, volume_id};
+use tether_engine::control::{Entry, Registry, Running, Service, bind, serve, volume_id};
 use tether_engine::device::place::Name;
 use tether_engine::engine_server::{Answer, Command, Nbd, ReplicaAddress, Settings};
 use tether_engine::frontend::nbd::listen::{Security, uri};
-use tether_engine::frontend::nbd::tls;
 use tether_engine::host::Address;
 use tether_engine::instance::{Ended, EngineInstance, EngineOptions, default_place};
 use tether_engine::record::RecordFile;
@@ -20,7 +19,7 @@ use tether_replication::ids::{Holder, MemberId};
 use tether_replication::rules::Rules;
 use uuid::Uuid;
 
-use super::data_plane::{ControlArgs, KeyArgs, Size};
+use super::data_plane::{ControlArgs, KeyArgs, NbdTlsArgs, Size};
 use super::role::{self, Threads};
 use crate::logging::LogArgs;
 use crate::output::{self, Exit};
@@ -87,15 +86,8 @@ struct Serve {
     /// started again goes on with it, `tether engine close` removes it
     #[arg(long)]
     device: bool,
-    /// Certificate (PEM) of the NBD server
-    #[arg(long, value_name = "FILE", requires_all = ["nbd_tls_key", "nbd_tls_ca"])]
-    nbd_tls_cert: Option<PathBuf>,
-    /// Its key (PEM)
-    #[arg(long, value_name = "FILE")]
-    nbd_tls_key: Option<PathBuf>,
-    /// The authority (PEM) that signs certificates of NBD clients
-    #[arg(long, value_name = "FILE")]
-    nbd_tls_ca: Option<PathBuf>,
+    #[command(flatten)]
+    nbd_tls: NbdTlsArgs,
     /// Bytes per second of resync, such as 50MiB; without it there is no limit
     #[arg(long, value_name = "SIZE")]
     resync_limit: Option<Size>,
@@ -119,14 +111,7 @@ pub(crate) fn run(args: Args) -> Result<Exit> {
 
 impl Serve {
     fn nbd(&self) -> Result<Vec<Nbd>> {
-        let config = match (&self.nbd_tls_cert, &self.nbd_tls_key, &self.nbd_tls_ca) {
-            (Some(certificate), Some(key), Some(authority)) => Some(tls::configure(&tls::Files {
-                certificate: certificate.clone(),
-                key: key.clone(),
-                client_authority: authority.clone(),
-            })?),
-            _ => None,
-        };
+        let config = self.nbd_tls.configure()?;
         let nbd = |address: &Address| {
             let security = Security::of(address, config.clone()).context("--nbd")?;
             Ok(Nbd { address: address.clone(), security })
@@ -160,7 +145,7 @@ fn run_serve(args: Serve) -> Result<Exit> {
     let record = args.record.clone().context("--record: missing")?;
     role::begin(&format!("engine {volume}"), args.logs)?;
     let settings = args.settings(&volume)?;
-    let nbd = settings.nbd.clone();
+    let (nbd, uid) = (settings.nbd.clone(), Uuid::from_u128(settings.holder.0));
     let control_address = args.control.resolve(&format!("engine-{volume}"))?;
     let record = Box::new(RecordFile::new(std::path::absolute(&record).context("--record")?, volume.clone()));
     let device = match args.device {
@@ -177,9 +162,10 @@ fn run_serve(args: Serve) -> Result<Exit> {
     };
     let uris: Vec<_> = addresses.iter().zip(&nbd).map(|(local, nbd)| uri(local, &volume, &nbd.security)).collect();
     let registry = Arc::new(Registry::new());
-    registry.insert(&volume, Running::Engine(engine.clone()), addresses);
+    registry.insert(&volume, Entry { running: Running::Engine(engine.clone()), addresses, uid });
     role::runtime(Threads::One)?.block_on(async {
         let cancel = role::until_signal()?;
+        let bound = bind(&control_address, &args.control.tls.protection())?;
         let announced = engine.clone();
         tokio::spawn(async move {
             if announced.get_async(Command::Serving).await == Ok(Answer::Done) {
@@ -192,8 +178,7 @@ fn run_serve(args: Serve) -> Result<Exit> {
                 _ = engine.wait_ended() => {}
             }
         };
-        let tls = args.control.tls.files();
-        serve(&control_address, Service::new(registry.clone()), tls.as_ref(), stop).await?;
+        serve(bound, Service::new(registry.clone()), stop).await?;
         match engine.wait_ended().await {
             Ended::Stopped => Ok(Exit::Success),
             ended => bail!("the engine {ended}"),

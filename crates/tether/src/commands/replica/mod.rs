@@ -7,13 +7,14 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Subcommand;
-use tether_engine::control::{self, Registry, Running, Service};
+use tether_engine::control::{self, Entry, Registry, Running, Service};
 use tether_engine::host::Address;
 use tether_engine::instance::{Ended, ReplicaInstance, ReplicaOptions, boot_id};
 use tether_engine::replica_server::{Answer, Command};
 use tether_store::Volume;
 use tether_store::files::real::{Caching, StdFiles};
 use tether_store::volume::{Open, Released};
+use uuid::Uuid;
 
 use super::data_plane::{ControlArgs, KeyArgs, Size};
 use super::role::{self, Threads};
@@ -121,6 +122,7 @@ fn run_serve(args: Serve) -> Result<Exit> {
         dir,
         size: args.size.map(|size| size.0),
         name: name.clone(),
+        insist: false,
         created: jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         listen: args.listen,
         key,
@@ -135,17 +137,17 @@ fn run_serve(args: Serve) -> Result<Exit> {
         output::say(&format!("ready {address}\n"));
     }
     let registry = Arc::new(Registry::new());
-    registry.insert(&name, Running::Replica(replica.clone()), addresses);
+    registry.insert(&name, Entry { running: Running::Replica(replica.clone()), addresses, uid: Uuid::new_v4() });
     role::runtime(Threads::One)?.block_on(async {
         let cancel = role::until_signal()?;
+        let bound = control::bind(&control_address, &args.control.tls.protection())?;
         let stop = async {
             tokio::select! {
                 () = cancel.cancelled() => drop(replica.get_async(Command::Stop).await),
                 _ = replica.wait_ended() => {}
             }
         };
-        let tls = args.control.tls.files();
-        control::serve(&control_address, Service::new(registry.clone()), tls.as_ref(), stop).await?;
+        control::serve(bound, Service::new(registry.clone()), stop).await?;
         match replica.wait_ended().await {
             Ended::Stopped => Ok(Exit::Success),
             ended => bail!("the replica {ended}"),
@@ -156,7 +158,7 @@ fn run_serve(args: Serve) -> Result<Exit> {
 fn show(args: &Info) -> Result<Exit> {
     role::runtime(Threads::One)?.block_on(async {
         let address = args.control.resolve(&format!("replica-{}", args.name))?;
-        let channel = control::connect(&address, args.control.tls.files().as_ref()).await?;
+        let channel = control::connect(&address, &args.control.tls.protection()).await?;
         let mut client = control::proto::replica_client::ReplicaClient::new(channel);
         let request = control::proto::InstanceRequest { instance: String::new() };
         let info = client.info(request).await.map_err(super::engine::refused)?.into_inner();

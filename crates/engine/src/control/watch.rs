@@ -1,0 +1,111 @@
+//! Following every instance of this process: what it is now, and again whenever that changes.
+//!
+//! ```text
+//!   registry: instances come and go ─┐
+//!   follower of each instance ───────┴─► one task ─► the stream of one watcher
+//! ```
+//!
+//! Followers wait for room in a short queue, and ask their instance for its state only after the last one was taken:
+//! so a slow watcher costs nothing and skips states, but always gets the last one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tonic::Status;
+use uuid::Uuid;
+
+use super::proto::{self, watch_event};
+use super::registry::{Entry, Registry, Running};
+use super::shown;
+use crate::engine_server::{Answer, Command};
+
+/// States on their way to a watcher.
+const QUEUE: usize = 16;
+
+pub(super) type Told = Result<proto::WatchEvent, Status>;
+
+struct News {
+    name: String,
+    uid: Uuid,
+    instance: proto::Instance,
+}
+
+/// Tells `watcher` until it is gone.
+pub(super) async fn watch(registry: Arc<Registry>, watcher: mpsc::Sender<Told>) {
+    let mut changes = registry.changes();
+    let (told, mut news) = mpsc::channel(QUEUE);
+    let mut known: BTreeMap<String, Uuid> = BTreeMap::new();
+    let mut followers = JoinSet::new();
+    // Instances of the beginning that were not told yet; None once `listed` was said.
+    let mut missing: Option<BTreeSet<Uuid>> = Some(registry.list().iter().map(|(_, entry)| entry.uid).collect());
+    loop {
+        changes.borrow_and_update();
+        let present = registry.list();
+        let gone: Vec<_> =
+            known.keys().filter(|name| present.iter().all(|(present, _)| present != *name)).cloned().collect();
+        for name in gone {
+            if let (Some(uid), Some(missing)) = (known.remove(&name), &mut missing) {
+                missing.remove(&uid);
+            }
+            if !say(&watcher, watch_event::Event::Removed(name)).await {
+                return;
+            }
+        }
+        for (name, entry) in present {
+            if known.insert(name.clone(), entry.uid) != Some(entry.uid) {
+                followers.spawn(follow(name, entry, told.clone()));
+            }
+        }
+        if missing.as_ref().is_some_and(BTreeSet::is_empty) {
+            missing = None;
+            if !say(&watcher, watch_event::Event::Listed(proto::Empty {})).await {
+                return;
+            }
+        }
+        tokio::select! {
+            _ = changes.changed() => {}
+            Some(_) = followers.join_next() => {}
+            Some(News { name, uid, instance }) = news.recv() => {
+                // What an earlier run of the name still had to say is of no use.
+                if known.get(&name) == Some(&uid) && !say(&watcher, watch_event::Event::Instance(instance)).await {
+                    return;
+                }
+                if let Some(missing) = &mut missing {
+                    missing.remove(&uid);
+                }
+            }
+            () = watcher.closed() => return,
+        }
+    }
+}
+
+async fn say(watcher: &mpsc::Sender<Told>, event: watch_event::Event) -> bool {
+    watcher.send(Ok(proto::WatchEvent { event: Some(event) })).await.is_ok()
+}
+
+/// Tells of one instance until it ended.
+async fn follow(name: String, entry: Entry, told: mpsc::Sender<News>) {
+    let say = async |instance| told.send(News { name: name.clone(), uid: entry.uid, instance }).await.is_ok();
+    match &entry.running {
+        Running::Engine(engine) => {
+            let mut seen = 0;
+            while let Ok(Answer::Info(info)) = engine.get_async(Command::Watch { seen }).await {
+                seen = info.version;
+                if !say(shown::engine(&name, &entry, *info)).await {
+                    return;
+                }
+            }
+            let ended = engine.wait_ended().await;
+            say(shown::ended(&name, &entry, &ended)).await;
+        }
+        Running::Replica(replica) => {
+            if !say(shown::instance(&name, &entry).await).await {
+                return;
+            }
+            let ended = replica.wait_ended().await;
+            say(shown::ended(&name, &entry, &ended)).await;
+        }
+    }
+}

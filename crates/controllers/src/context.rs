@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 use crate::cache::Cache;
 use crate::clock::Clock;
 use crate::kinds::Kinds;
+use crate::longhorn::Longhorn;
 use crate::publish::{Names, Publisher};
 
 /// Where nodes keep the Leases that are their heartbeats.
@@ -42,12 +43,16 @@ pub(crate) struct Context {
     pub(crate) classes: Arc<Cache<StorageClass>>,
     pub(crate) csi_nodes: Arc<Cache<CSINode>>,
     pub(crate) attachments: Arc<Cache<VolumeAttachment>>,
+    /// The resources of volumes.
+    pub(crate) longhorn: Longhorn,
 }
 
 impl Context {
     pub(crate) fn new(client: Client, clock: Arc<dyn Clock>, identity: &str) -> Arc<Self> {
+        let kinds = Kinds::new(client.clone(), clock.clone());
         let context = Self {
-            kinds: Kinds::new(client.clone(), clock.clone()),
+            longhorn: Longhorn::new(&kinds),
+            kinds,
             client,
             clock,
             identity: identity.to_owned(),
@@ -98,6 +103,7 @@ impl Context {
         tasks.spawn(self.classes.clone().run(Api::all(client()), all()));
         tasks.spawn(self.csi_nodes.clone().run(Api::all(client()), all()));
         tasks.spawn(self.attachments.clone().run(Api::all(client()), all()));
+        self.longhorn.watch(&self.client, tasks);
         tasks.spawn(self.kinds.clone().run());
     }
 
@@ -114,6 +120,7 @@ impl Context {
         self.classes.ready().await;
         self.csi_nodes.ready().await;
         self.attachments.ready().await;
+        self.longhorn.ready().await;
         self.kinds.ready().await;
     }
 }

@@ -25,7 +25,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cache::{Cache, Seen};
 use crate::clock::Clock;
-use crate::trim::Trim;
 
 /// The metadata of an object of any kind.
 pub(crate) type Metadata = PartialObjectMeta<DynamicObject>;
@@ -119,7 +118,6 @@ impl Kinds {
             + Clone
             + serde::de::DeserializeOwned
             + Debug
-            + Trim
             + Send
             + Sync
             + 'static,

@@ -14,6 +14,7 @@ mod crd_cleanup;
 mod garbage;
 mod kinds;
 pub mod leader;
+mod longhorn;
 mod namespace;
 mod node;
 mod options;

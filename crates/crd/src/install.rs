@@ -12,15 +12,15 @@ const NODES: &str = "system:nodes";
 /// Everything, in the order in which it is to be made.
 pub fn objects() -> Vec<Value> {
     let mut objects = vec![namespace()];
-    objects.extend(definitions::all().iter().map(|definition| json(definition)));
+    objects.extend(definitions::all().iter().map(json));
     objects.extend(roles());
-    objects.extend(settings::defaults().iter().map(|setting| json(setting)));
+    objects.extend(settings::defaults().iter().map(json));
     objects
 }
 
 /// The definitions alone.
 pub fn definitions() -> Vec<Value> {
-    definitions::all().iter().map(|definition| json(definition)).collect()
+    definitions::all().iter().map(json).collect()
 }
 
 fn json(object: &impl serde::Serialize) -> Value {

@@ -49,6 +49,7 @@ impl Cluster {
         let clock = ManualClock::new(Timestamp::from_second(1_800_000_000).unwrap());
         let time = clock.clone();
         let server = Server::ephemeral_at(Arc::new(move || time.now()), Vec::new()).await;
+        tether_apiserver::install(&server, &tether_crd::install::objects()).await.expect("a cluster for volumes");
         let client = server.client(User::new("admin", ["system:masters"]));
         let mut tasks = JoinSet::new();
         tasks.spawn({

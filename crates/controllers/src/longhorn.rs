@@ -1,0 +1,92 @@
+//! The caches of the resources of volumes.
+
+use std::sync::Arc;
+
+use kube::Client;
+use kube::api::Api;
+use kube::runtime::watcher;
+use tether_crd::settings::Settings;
+use tether_crd::{Engine, InstanceManager, NAMESPACE, Node, Replica, Setting, Snapshot, Volume, VolumeAttachment};
+use tokio::task::JoinSet;
+
+use crate::cache::Cache;
+use crate::kinds::Kinds;
+
+/// One cache for each kind of `longhorn.io`; all objects are in one namespace.
+pub(crate) struct Longhorn {
+    pub(crate) volumes: Arc<Cache<Volume>>,
+    /// By the uids of the owners of their tickets: [`tickets_of_owner`].
+    pub(crate) attachments: Arc<Cache<VolumeAttachment>>,
+    /// By volume.
+    pub(crate) engines: Arc<Cache<Engine>>,
+    /// By volume.
+    pub(crate) replicas: Arc<Cache<Replica>>,
+    /// By volume.
+    pub(crate) snapshots: Arc<Cache<Snapshot>>,
+    pub(crate) nodes: Arc<Cache<Node>>,
+    pub(crate) instance_managers: Arc<Cache<InstanceManager>>,
+    pub(crate) settings: Arc<Cache<Setting>>,
+}
+
+impl Longhorn {
+    pub(crate) fn new(kinds: &Arc<Kinds>) -> Self {
+        let longhorn = Self {
+            volumes: Cache::whole(None),
+            attachments: Cache::whole(Some(owner_words)),
+            engines: Cache::whole(Some(|engine| vec![engine.spec.volume_name.clone()])),
+            replicas: Cache::whole(Some(|replica| vec![replica.spec.volume_name.clone()])),
+            snapshots: Cache::whole(Some(|snapshot| vec![snapshot.spec.volume.clone()])),
+            nodes: Cache::whole(None),
+            instance_managers: Cache::whole(None),
+            settings: Cache::whole(None),
+        };
+        kinds.bridge(&longhorn.volumes, true);
+        kinds.bridge(&longhorn.attachments, true);
+        kinds.bridge(&longhorn.engines, true);
+        kinds.bridge(&longhorn.replicas, true);
+        kinds.bridge(&longhorn.snapshots, true);
+        kinds.bridge(&longhorn.nodes, true);
+        kinds.bridge(&longhorn.instance_managers, true);
+        kinds.bridge(&longhorn.settings, true);
+        longhorn
+    }
+
+    pub(crate) fn watch(&self, client: &Client, tasks: &mut JoinSet<()>) {
+        let all = watcher::Config::default;
+        let client = || client.clone();
+        tasks.spawn(self.volumes.clone().run(Api::namespaced(client(), NAMESPACE), all()));
+        tasks.spawn(self.attachments.clone().run(Api::namespaced(client(), NAMESPACE), all()));
+        tasks.spawn(self.engines.clone().run(Api::namespaced(client(), NAMESPACE), all()));
+        tasks.spawn(self.replicas.clone().run(Api::namespaced(client(), NAMESPACE), all()));
+        tasks.spawn(self.snapshots.clone().run(Api::namespaced(client(), NAMESPACE), all()));
+        tasks.spawn(self.nodes.clone().run(Api::namespaced(client(), NAMESPACE), all()));
+        tasks.spawn(self.instance_managers.clone().run(Api::namespaced(client(), NAMESPACE), all()));
+        tasks.spawn(self.settings.clone().run(Api::namespaced(client(), NAMESPACE), all()));
+    }
+
+    pub(crate) async fn ready(&self) {
+        self.volumes.ready().await;
+        self.attachments.ready().await;
+        self.engines.ready().await;
+        self.replicas.ready().await;
+        self.snapshots.ready().await;
+        self.nodes.ready().await;
+        self.instance_managers.ready().await;
+        self.settings.ready().await;
+    }
+
+    /// The settings as they are.
+    pub(crate) fn settings(&self) -> Settings {
+        Settings::of(self.settings.list().iter().map(|setting| &**setting))
+    }
+}
+
+fn owner_words(attachment: &VolumeAttachment) -> Vec<String> {
+    let owners = attachment.spec.attachment_tickets.values().filter_map(|ticket| ticket.owner.as_ref());
+    owners.map(|owner| tickets_of_owner(&owner.uid)).collect()
+}
+
+/// The word for the attachments with a ticket of an owner.
+pub(crate) fn tickets_of_owner(uid: &str) -> String {
+    format!("owner {uid}")
+}

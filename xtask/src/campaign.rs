@@ -91,6 +91,14 @@ const CAMPAIGNS: &[Campaign] = &[
         filter: "kills_of_an_engine_in_a_long_campaign",
         seeds: 100,
     },
+    Campaign {
+        name: "device-kill",
+        about: "kill -9 of an instance manager under a mounted file system; a seed is a kill",
+        package: "tether",
+        target: Some("instance_manager"),
+        filter: "kills_of_an_instance_manager_in_a_long_campaign",
+        seeds: 50,
+    },
 ];
 
 #[derive(Debug, clap::Args)]

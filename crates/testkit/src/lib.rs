@@ -1,6 +1,7 @@
 //! Help for tests: harnesses that several crates use.
 
 pub mod cluster;
+pub mod disk;
 pub mod kill;
 pub mod load;
 pub mod nbd;

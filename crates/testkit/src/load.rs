@@ -4,14 +4,14 @@
 //! acknowledged must be read afterwards, or a newer one; a version that was only sent may be there or not, but once it
 //! was read it stays. A block never holds parts of two versions.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::nbd::{Client, Failure};
+use crate::disk::{Disk, Place};
+use crate::nbd::Failure;
 
 /// Bytes of a block.
 pub const BLOCK_BYTES: u32 = 4096;
@@ -64,7 +64,7 @@ impl Ledger {
     }
 
     /// Reads a block and holds it against the ledger.
-    fn check(&self, client: &mut Client, block: usize) -> Result<Result<(), String>, Failure> {
+    fn check(&self, client: &mut Disk, block: usize) -> Result<Result<(), String>, Failure> {
         let data = client.read(self.offset(block), BLOCK_BYTES)?;
         let mut entry = self.entry(block);
         Ok(match version(block, &data) {
@@ -82,8 +82,8 @@ impl Ledger {
     }
 
     /// Reads every block. What contradicts the ledger is returned.
-    pub fn verify(&self, socket: &Path) -> Vec<String> {
-        let mut client = match Client::connect(socket) {
+    pub fn verify(&self, place: impl Into<Place>) -> Vec<String> {
+        let mut client = match place.into().open() {
             Ok(client) => client,
             Err(error) => return vec![format!("cannot connect: {error}")],
         };
@@ -134,14 +134,15 @@ pub struct Load {
 }
 
 impl Load {
-    /// Starts `workers` workers on the volume behind `socket`. A worker ends when its connection breaks.
-    pub fn start(ledger: &Arc<Ledger>, socket: &Path, workers: usize, seed: u64) -> Self {
+    /// Starts `workers` workers on the volume at `place`. A worker ends when its connection breaks.
+    pub fn start(ledger: &Arc<Ledger>, place: impl Into<Place>, workers: usize, seed: u64) -> Self {
+        let place = place.into();
         let stop = Arc::new(AtomicBool::new(false));
         let acknowledged = Arc::new(AtomicU64::new(0));
         let spawn = |worker: usize| {
             let task = Worker {
                 ledger: ledger.clone(),
-                socket: socket.to_owned(),
+                place: place.clone(),
                 stop: stop.clone(),
                 acknowledged: acknowledged.clone(),
                 mine: (worker..ledger.blocks.len()).step_by(workers).collect(),
@@ -160,8 +161,13 @@ impl Load {
 
     /// Whether `more` further acknowledgements come before `limit` is over.
     pub fn goes_on(&self, more: u64, limit: Duration) -> bool {
-        let (start, wanted) = (Instant::now(), self.acknowledged() + more);
-        while self.acknowledged() < wanted {
+        self.reaches(self.acknowledged() + more, limit)
+    }
+
+    /// Whether there are `total` acknowledgements before `limit` is over.
+    pub fn reaches(&self, total: u64, limit: Duration) -> bool {
+        let start = Instant::now();
+        while self.acknowledged() < total {
             if start.elapsed() > limit {
                 return false;
             }
@@ -188,7 +194,7 @@ impl Load {
 
 struct Worker {
     ledger: Arc<Ledger>,
-    socket: PathBuf,
+    place: Place,
     stop: Arc<AtomicBool>,
     acknowledged: Arc<AtomicU64>,
     mine: Vec<usize>,
@@ -205,7 +211,7 @@ impl Worker {
 
     fn run(mut self) -> Report {
         let mut report = Report::default();
-        let mut client = match Client::connect(&self.socket) {
+        let mut client = match self.place.open() {
             Ok(client) => client,
             Err(error) => {
                 report.broken.push(format!("cannot connect: {error}"));
@@ -221,6 +227,9 @@ impl Worker {
                 1 => client.flush(),
                 _ => self.write(&mut client, block),
             };
+            // Who writes to a file makes it durable as often as not.
+            let sync = matches!(self.place, Place::File(_)) && self.next().is_multiple_of(2);
+            let result = if sync { result.and_then(|()| client.flush()) } else { result };
             match result {
                 Ok(()) => {
                     report.acknowledged += 1;
@@ -242,7 +251,7 @@ impl Worker {
         report
     }
 
-    fn write(&self, client: &mut Client, block: usize) -> Result<(), Failure> {
+    fn write(&self, client: &mut Disk, block: usize) -> Result<(), Failure> {
         let version = {
             let mut entry = self.ledger.entry(block);
             entry.sent += 1;
@@ -253,7 +262,7 @@ impl Worker {
         Ok(())
     }
 
-    fn read(&self, client: &mut Client, block: usize, report: &mut Report) -> Result<(), Failure> {
+    fn read(&self, client: &mut Disk, block: usize, report: &mut Report) -> Result<(), Failure> {
         if let Err(why) = self.ledger.check(client, block)? {
             report.violations.push(why);
         }

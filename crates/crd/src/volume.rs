@@ -388,6 +388,8 @@ object! {
         owner_id: String = "ownerID",
         /// Between detached and attached.
         state: State,
+        /// Since when; an addition of Tether.
+        state_changed_at: String,
         /// How many good copies there are.
         robustness: Robustness,
         /// The node that it is attached to.

@@ -11,6 +11,7 @@
 //! ```
 
 mod filter;
+mod host;
 #[cfg(test)]
 mod tests;
 
@@ -21,6 +22,8 @@ use serde::Serialize;
 use tether_model::reason::Reason;
 
 /// A node as placement sees it.
+// Facts that are each yes or no, and independent of each other.
+#[allow(clippy::struct_excessive_bools)]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Host {
     pub name: String,
@@ -28,6 +31,8 @@ pub struct Host {
     pub zone: String,
     pub region: String,
     pub is_deleting: bool,
+    /// It is known not to answer, or Kubernetes does not know it: what runs there cannot be told, nor told to stop.
+    pub is_down: bool,
     /// Why the node is not Ready; `None` if it is.
     pub not_ready: Option<String>,
     /// Why nothing may be scheduled to it although it is Ready (a cordon); `None` if something may.

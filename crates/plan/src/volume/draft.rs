@@ -1,0 +1,357 @@
+//! What is being decided: copies of a volume's objects that rules change, and in the end the difference.
+
+use std::ops::{Deref, DerefMut};
+
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use tether_crd::condition::rfc3339;
+use tether_crd::engine::{InstanceState, ReplicaMode};
+use tether_crd::volume::{Record, Robustness, State, VolumeStatus};
+use tether_crd::{Engine, Replica, Volume, labels};
+use tether_model::reason::Reason;
+use tether_model::report::{Rule, Subject};
+
+use super::{Change, Kind, Observed, Part};
+use crate::Plan;
+use crate::event::Event;
+use crate::object::{Target, is_deleting, name, subject};
+use crate::placement::Host;
+
+/// An object that rules may change.
+#[derive(Clone, Debug)]
+pub(super) struct Item<'a, K> {
+    /// As it was seen; none: it is new.
+    was: Option<&'a K>,
+    now: K,
+    is_deleted: bool,
+}
+
+impl<'a, K: Clone> Item<'a, K> {
+    fn seen(was: &'a K) -> Self {
+        Self { was: Some(was), now: was.clone(), is_deleted: false }
+    }
+
+    /// To be deleted.
+    pub(super) fn delete(&mut self) {
+        self.is_deleted = true;
+    }
+}
+
+impl<K> Deref for Item<'_, K> {
+    type Target = K;
+
+    fn deref(&self) -> &K {
+        &self.now
+    }
+}
+
+impl<K> DerefMut for Item<'_, K> {
+    fn deref_mut(&mut self) -> &mut K {
+        &mut self.now
+    }
+}
+
+impl Item<'_, Replica> {
+    /// Whether it is on its way out, or will be.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.is_deleted || is_deleting(&self.now)
+    }
+
+    /// It failed: it is not used until somebody decides to.
+    pub(super) fn fail(&mut self, now: Timestamp) {
+        self.spec.failed_at = rfc3339(now);
+        self.spec.last_failed_at = rfc3339(now);
+        self.spec.desire_state = InstanceState::Stopped;
+    }
+}
+
+/// The state of a decision.
+#[derive(Debug)]
+pub(super) struct Draft<'a> {
+    pub(super) observed: &'a Observed<'a>,
+    pub(super) now: Timestamp,
+    pub(super) status: VolumeStatus,
+    pub(super) engines: Vec<Item<'a, Engine>>,
+    pub(super) replicas: Vec<Item<'a, Replica>>,
+    pub(super) plan: Plan<Change>,
+    /// Made before anything else.
+    pub(super) first: Vec<Change>,
+    /// Made after everything else.
+    pub(super) last: Vec<Change>,
+    random: u64,
+}
+
+impl<'a> Draft<'a> {
+    pub(super) fn new(observed: &'a Observed<'a>, now: Timestamp) -> Self {
+        let mut replicas: Vec<_> = observed.replicas.iter().map(|replica| Item::seen(*replica)).collect();
+        replicas.sort_by(|a, b| name(&a.now).cmp(name(&b.now)));
+        Self {
+            observed,
+            now,
+            status: observed.volume.status.clone(),
+            engines: observed.engines.iter().map(|engine| Item::seen(*engine)).collect(),
+            replicas,
+            plan: Plan::default(),
+            first: Vec::new(),
+            last: Vec::new(),
+            random: observed.seed,
+        }
+    }
+
+    pub(super) fn volume(&self) -> &'a Volume {
+        self.observed.volume
+    }
+
+    pub(super) fn name(&self) -> &'a str {
+        name(self.observed.volume)
+    }
+
+    pub(super) fn subject(&self) -> Subject {
+        subject(self.observed.volume)
+    }
+
+    /// Who may write, and which replicas hold everything; none until an engine ran for the first time.
+    pub(super) fn record(&self) -> Option<&'a Record> {
+        self.observed.volume.status.record.as_ref()
+    }
+
+    /// Whether the replica holds every acknowledged write. Before the first start all are equally empty.
+    pub(super) fn is_in_sync(&self, replica: &Replica) -> bool {
+        self.record().is_none_or(|record| record.in_sync.contains(&replica.spec.data_directory_name))
+    }
+
+    pub(super) fn host(&self, node: &str) -> Option<&'a Host> {
+        self.observed.hosts.get(node)
+    }
+
+    /// Whether what runs on the node can neither be asked nor told.
+    pub(super) fn is_down(&self, node: &str) -> bool {
+        self.host(node).is_none_or(|host| host.is_down)
+    }
+
+    /// The state of a process, as far as it can be known: its node may not answer.
+    fn state_on(&self, node: &str, state: InstanceState) -> InstanceState {
+        match state {
+            InstanceState::Stopped | InstanceState::Error => state,
+            _ if !node.is_empty() && self.is_down(node) => InstanceState::Unknown,
+            _ => state,
+        }
+    }
+
+    pub(super) fn replica_state(&self, replica: &Replica) -> InstanceState {
+        self.state_on(&replica.spec.node_id, replica.status.current_state)
+    }
+
+    /// Whether nothing of the replica runs that somebody could still reach in order to stop it.
+    pub(super) fn is_replica_stopped(&self, replica: &Replica) -> bool {
+        let state = self.replica_state(replica);
+        state == InstanceState::Stopped || (!replica.spec.node_id.is_empty() && self.is_down(&replica.spec.node_id))
+    }
+
+    pub(super) fn has_engine(&self) -> bool {
+        !self.engines.is_empty()
+    }
+
+    /// The engine that counts: the active one. Its place among the engines.
+    pub(super) fn current(&self) -> usize {
+        let alive = |engine: &&Item<'_, Engine>| !engine.is_deleted && !is_deleting(&engine.now);
+        let position = |wanted: &dyn Fn(&Item<'_, Engine>) -> bool| {
+            self.engines.iter().position(|engine| alive(&engine) && wanted(engine))
+        };
+        position(&|engine| engine.spec.active).or_else(|| position(&|_| true)).unwrap_or(0)
+    }
+
+    pub(super) fn engine(&self) -> &Engine {
+        &self.engines[self.current()]
+    }
+
+    pub(super) fn engine_mut(&mut self) -> &mut Engine {
+        let current = self.current();
+        &mut self.engines[current]
+    }
+
+    pub(super) fn engine_state(&self) -> InstanceState {
+        let engine = self.engine();
+        self.state_on(&engine.spec.node_id, engine.status.current_state)
+    }
+
+    /// What the engine may do with a replica; none: it does not know it.
+    pub(super) fn mode(&self, replica: &Replica) -> Option<ReplicaMode> {
+        self.engine().status.replica_mode_map.get(name(replica)).copied()
+    }
+
+    /// Whether the engine runs and has a replica that it reads and writes.
+    pub(super) fn is_serving(&self) -> bool {
+        self.engine_state() == InstanceState::Running
+            && self.engine().status.replica_mode_map.values().any(|mode| *mode == ReplicaMode::ReadWrite)
+    }
+
+    /// The next random number.
+    pub(super) fn random(&mut self) -> u32 {
+        // SplitMix64: a seed becomes a sequence.
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) >> 32) as u32
+    }
+
+    pub(super) fn add_replica(&mut self, replica: Replica) {
+        self.replicas.push(Item { was: None, now: replica, is_deleted: false });
+    }
+
+    pub(super) fn add_engine(&mut self, engine: Engine) {
+        self.engines.push(Item { was: None, now: engine, is_deleted: false });
+    }
+
+    /// Something becomes of the volume, and somebody is told.
+    pub(super) fn tell(&mut self, reason: Reason, note: impl Into<String>) {
+        self.plan.tells(Event::normal(self.observed.volume, reason, note));
+    }
+
+    pub(super) fn warn(&mut self, reason: Reason, note: impl Into<String>) {
+        self.plan.tells(Event::warning(self.observed.volume, reason, note));
+    }
+
+    pub(super) fn fires(&mut self, rule: Rule, reason: Reason, words: impl Into<String>) {
+        self.plan.fires(rule, self.subject(), reason, words);
+    }
+
+    pub(super) fn rests(&mut self, rule: Rule, reason: Reason, words: impl Into<String>) {
+        self.plan.rests(rule, self.subject(), reason, words);
+    }
+
+    pub(super) fn blocked(&mut self, rule: Rule, reason: Reason, words: impl Into<String>) {
+        self.plan.blocked(rule, self.subject(), reason, words);
+    }
+
+    pub(super) fn waits(&mut self, rule: Rule, reason: Reason, words: impl Into<String>, until: Timestamp) {
+        self.plan.waits(rule, self.subject(), reason, words, until);
+    }
+
+    pub(super) fn set_state(&mut self, state: State) {
+        if self.status.state != state {
+            self.status.state = state;
+            self.status.state_changed_at = rfc3339(self.now);
+        }
+    }
+
+    pub(super) fn set_robustness(&mut self, robustness: Robustness) {
+        self.status.robustness = robustness;
+        if robustness == Robustness::Degraded {
+            if self.status.last_degraded_at.is_empty() {
+                self.status.last_degraded_at = rfc3339(self.now);
+            }
+        } else {
+            self.status.last_degraded_at = String::new();
+        }
+    }
+
+    /// The difference, in the order in which it is to be written.
+    pub(super) fn into_plan(mut self) -> Plan<Change> {
+        let mut changes = std::mem::take(&mut self.first);
+        for replica in &self.replicas {
+            changes.extend(replica_change(replica));
+        }
+        for engine in &self.engines {
+            changes.extend(engine_change(engine));
+        }
+        let volume = self.observed.volume;
+        // The record belongs to the engines, who change it by compare-and-swap.
+        let (mut was, mut now) = (volume.status.clone(), std::mem::take(&mut self.status));
+        (was.record, now.record) = (None, None);
+        if was != now {
+            let body = json!({ "status": difference(&was, &now) });
+            changes.push(Change::Patch { kind: Kind::Volume, part: Part::Status, target: Target::of(volume), body });
+        }
+        changes.append(&mut self.last);
+        // Rules that ask for a change of their own have put it here.
+        changes.append(&mut self.plan.changes);
+        self.plan.changes = changes;
+        self.plan
+    }
+}
+
+fn replica_change(item: &Item<'_, Replica>) -> Option<Change> {
+    let Some(was) = item.was else {
+        return (!item.is_deleted).then(|| Change::CreateReplica(Box::new(item.now.clone())));
+    };
+    let target = Target::of(was);
+    if item.is_deleted {
+        return (!is_deleting(was)).then_some(Change::Delete { kind: Kind::Replica, target });
+    }
+    if was.spec == item.now.spec {
+        return None;
+    }
+    let mut body = json!({ "spec": difference(&was.spec, &item.now.spec) });
+    if was.spec.node_id != item.now.spec.node_id || was.spec.disk_id != item.now.spec.disk_id {
+        let spec = &item.now.spec;
+        body["metadata"]["labels"] = json!({ labels::NODE: spec.node_id, labels::DISK_UUID: spec.disk_id });
+    }
+    Some(Change::Patch { kind: Kind::Replica, part: Part::Object, target, body })
+}
+
+fn engine_change(item: &Item<'_, Engine>) -> Vec<Change> {
+    let Some(was) = item.was else {
+        return if item.is_deleted { Vec::new() } else { vec![Change::CreateEngine(Box::new(item.now.clone()))] };
+    };
+    let target = Target::of(was);
+    if item.is_deleted {
+        let delete = (!is_deleting(was)).then_some(Change::Delete { kind: Kind::Engine, target });
+        return delete.into_iter().collect();
+    }
+    let mut changes = Vec::new();
+    if was.spec != item.now.spec {
+        let mut body = json!({ "spec": difference(&was.spec, &item.now.spec) });
+        if was.spec.node_id != item.now.spec.node_id {
+            // Agents watch for what carries the name of their node.
+            body["metadata"]["labels"] = json!({ labels::NODE: item.now.spec.node_id });
+        }
+        let target = target.clone();
+        changes.push(Change::Patch { kind: Kind::Engine, part: Part::Object, target, body });
+    }
+    if was.status != item.now.status {
+        let body = json!({ "status": difference(&was.status, &item.now.status) });
+        changes.push(Change::Patch { kind: Kind::Engine, part: Part::Status, target, body });
+    }
+    changes
+}
+
+/// The merge patch that makes `now` of `was`.
+fn difference(was: &impl Serialize, now: &impl Serialize) -> Value {
+    let value = |object: &dyn Fn() -> serde_json::Result<Value>| object().expect("a resource must be writable as JSON");
+    merge_patch(&value(&|| serde_json::to_value(was)), &value(&|| serde_json::to_value(now)))
+}
+
+fn merge_patch(was: &Value, now: &Value) -> Value {
+    let (Value::Object(was), Value::Object(now)) = (was, now) else { return now.clone() };
+    let gone = was.keys().filter(|key| !now.contains_key(*key)).map(|key| (key.clone(), Value::Null));
+    let mut patch: Map<String, Value> = gone.collect();
+    for (key, value) in now {
+        match was.get(key) {
+            Some(held) if held == value => {}
+            Some(held @ Value::Object(_)) if value.is_object() => {
+                patch.insert(key.clone(), merge_patch(held, value));
+            }
+            _ => {
+                patch.insert(key.clone(), value.clone());
+            }
+        }
+    }
+    Value::Object(patch)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_is_what_changed_and_nothing_else() {
+        let was = json!({ "a": 1, "b": { "x": "old", "y": 1 }, "c": [1, 2], "gone": {} });
+        let now = json!({ "a": 1, "b": { "y": 1, "z": true }, "c": [1], "new": { "k": null } });
+        let expected = json!({ "b": { "x": null, "z": true }, "c": [1], "gone": null, "new": { "k": null } });
+        assert_eq!(merge_patch(&was, &now), expected);
+        assert_eq!(merge_patch(&was, &was), json!({}));
+    }
+}

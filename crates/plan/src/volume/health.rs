@@ -1,0 +1,198 @@
+//! Robustness: how many replicas hold everything, as the engine and the record say; and which replicas failed.
+
+use tether_crd::condition::{rfc3339, time};
+use tether_crd::engine::{InstanceState, ReplicaMode};
+use tether_crd::volume::{Robustness, State};
+use tether_crd::{NAMESPACE, Replica};
+use tether_model::reason::Reason;
+use tether_model::report::{Rule, Subject};
+
+use super::draft::Draft;
+use crate::object::name;
+
+const ROBUSTNESS: Rule = Rule("volume-robustness");
+const REPLICA_HEALTH: Rule = Rule("replica-health");
+
+/// Looks at engine and replicas, and says how the volume is.
+pub(super) fn look(draft: &mut Draft<'_>) {
+    let state = draft.engine_state();
+    if state == InstanceState::Unknown && is_in_use(draft) {
+        unknown(draft);
+        return;
+    }
+    if state == InstanceState::Running {
+        modes(draft);
+    }
+    errors(draft);
+    if state == InstanceState::Running && count(draft) {
+        return;
+    }
+    if state == InstanceState::Error && is_in_use(draft) {
+        engine_died(draft);
+    } else if !has_basis(draft) {
+        no_basis(draft);
+    } else {
+        recover(draft);
+    }
+}
+
+/// Attached, or about to be: what happens to the engine happens to somebody.
+fn is_in_use(draft: &Draft<'_>) -> bool {
+    !draft.status.current_node_id.is_empty() || draft.status.state == State::Attaching
+}
+
+fn unknown(draft: &mut Draft<'_>) {
+    let volume = draft.name();
+    let node = draft.engine().spec.node_id.clone();
+    let words = format!("Node {node:?}, where the engine runs, is not heard of.");
+    if draft.status.robustness == Robustness::Unknown {
+        draft.blocked(ROBUSTNESS, Reason::Unknown, words);
+    } else {
+        draft.set_robustness(Robustness::Unknown);
+        draft.fires(ROBUSTNESS, Reason::Unknown, words);
+        draft.warn(Reason::Unknown, format!("volume {volume} robustness is unknown"));
+    }
+}
+
+/// What the engine says of its replicas.
+fn modes(draft: &mut Draft<'_>) {
+    for index in 0..draft.replicas.len() {
+        let replica = &draft.replicas[index];
+        match draft.mode(replica) {
+            Some(ReplicaMode::Error) if replica.spec.failed_at.is_empty() => {
+                fail(draft, index, "the engine gave it up");
+            }
+            Some(ReplicaMode::ReadWrite) if replica.spec.failed_at.is_empty() => {
+                let now = draft.now;
+                healthy(&mut draft.replicas[index], now);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Notes that a replica is good. At an ordinary attach nothing of this is new, and nothing is written.
+fn healthy(replica: &mut Replica, now: jiff::Timestamp) {
+    let spec = &mut replica.spec;
+    if spec.healthy_at.is_empty() {
+        spec.healthy_at = rfc3339(now);
+        spec.rebuild_retry_count = 0;
+    }
+    let (last, failed) = (time(&spec.last_healthy_at), time(&spec.last_failed_at));
+    if last.is_none() || last <= failed {
+        spec.last_healthy_at = rfc3339(now);
+    }
+}
+
+/// Replicas whose process ended by itself.
+fn errors(draft: &mut Draft<'_>) {
+    for index in 0..draft.replicas.len() {
+        let replica = &draft.replicas[index];
+        if replica.spec.failed_at.is_empty() && replica.status.current_state == InstanceState::Error {
+            fail(draft, index, "its process ended without being told to");
+        }
+    }
+}
+
+/// Takes a replica out of use.
+pub(super) fn fail(draft: &mut Draft<'_>, index: usize, why: &str) {
+    let (volume, now) = (draft.name(), draft.now);
+    let replica = &mut draft.replicas[index];
+    replica.fail(now);
+    let (replica, node) = (name(&**replica).to_owned(), replica.spec.node_id.clone());
+    let about = Subject::new("Replica", NAMESPACE, &replica);
+    draft.plan.fires(REPLICA_HEALTH, about, Reason::ReplicaFailed, format!("The replica failed: {why}."));
+    draft.warn(Reason::ReplicaFailed, format!("replica {replica} of volume {volume} on node {node} failed: {why}"));
+}
+
+/// Counts the replicas that the engine reads and writes; false if there are none, which says nothing yet.
+fn count(draft: &mut Draft<'_>) -> bool {
+    let is_good = |replica: &&super::draft::Item<'_, Replica>| {
+        replica.spec.failed_at.is_empty() && draft.mode(replica) == Some(ReplicaMode::ReadWrite)
+    };
+    let good = draft.replicas.iter().filter(is_good).count();
+    let wanted = usize::try_from(draft.volume().spec.number_of_replicas).unwrap_or(0);
+    if good == 0 {
+        return false;
+    }
+    let volume = draft.name();
+    let (robustness, reason) =
+        if good >= wanted { (Robustness::Healthy, Reason::Healthy) } else { (Robustness::Degraded, Reason::Degraded) };
+    let words = format!("{good} of {wanted} replicas hold every write.");
+    let was = draft.status.robustness;
+    if was == robustness {
+        if robustness == Robustness::Healthy {
+            draft.rests(ROBUSTNESS, reason, words);
+        } else {
+            draft.blocked(ROBUSTNESS, reason, words);
+        }
+        return true;
+    }
+    draft.set_robustness(robustness);
+    draft.fires(ROBUSTNESS, reason, words);
+    match robustness {
+        Robustness::Degraded => draft.tell(reason, format!("volume {volume} became degraded")),
+        _ if was == Robustness::Degraded => draft.tell(reason, format!("volume {volume} became healthy")),
+        _ => {}
+    }
+    true
+}
+
+fn engine_died(draft: &mut Draft<'_>) {
+    let volume = draft.name();
+    let node = draft.engine().spec.node_id.clone();
+    let words = format!("The engine on node {node:?} died; the volume is detached and attached again.");
+    if draft.status.robustness == Robustness::Faulted {
+        draft.blocked(ROBUSTNESS, Reason::DetachedUnexpectedly, words);
+        return;
+    }
+    draft.set_robustness(Robustness::Faulted);
+    draft.fires(ROBUSTNESS, Reason::DetachedUnexpectedly, words);
+    draft.warn(
+        Reason::DetachedUnexpectedly,
+        format!("Engine of volume {volume} dead unexpectedly, setting v.Status.Robustness to faulted"),
+    );
+}
+
+/// Whether a replica is there with which an engine could start: one that holds everything and did not fail.
+pub(super) fn has_basis(draft: &Draft<'_>) -> bool {
+    draft.replicas.iter().any(|r| r.spec.failed_at.is_empty() && r.spec.active && draft.is_in_sync(r))
+}
+
+fn no_basis(draft: &mut Draft<'_>) {
+    let words = match draft.record() {
+        None if draft.replicas.is_empty() => "The volume has no replica yet.".to_owned(),
+        None => "All replicas failed.".to_owned(),
+        Some(record) => {
+            format!("All replicas that hold every write failed or are gone; these are {}.", record.in_sync.join(", "))
+        }
+    };
+    if draft.status.robustness == Robustness::Faulted {
+        draft.blocked(ROBUSTNESS, Reason::NoInSyncReplica, words);
+        return;
+    }
+    let volume = draft.name();
+    draft.set_robustness(Robustness::Faulted);
+    draft.fires(ROBUSTNESS, Reason::NoInSyncReplica, words);
+    draft.warn(Reason::Faulted, format!("volume {volume} became faulted"));
+}
+
+/// A faulted volume that was detached and could be attached again.
+fn recover(draft: &mut Draft<'_>) {
+    if draft.status.robustness != Robustness::Faulted {
+        let words = "The volume is not attached; its replicas can be used.";
+        draft.rests(ROBUSTNESS, Reason::UpToDate, words);
+        return;
+    }
+    if draft.status.state != State::Detached {
+        draft.blocked(ROBUSTNESS, Reason::Faulted, "The volume is faulted until it is detached.");
+        return;
+    }
+    let (volume, now) = (draft.name(), rfc3339(draft.now));
+    draft.set_robustness(Robustness::Unknown);
+    draft.fires(ROBUSTNESS, Reason::Remount, "The volume is detached and can be attached again.");
+    if draft.record().is_some() {
+        draft.tell(Reason::Remount, format!("Volume {volume} requested remount at {now}"));
+        draft.status.remount_requested_at = now;
+    }
+}

@@ -1,0 +1,214 @@
+//! Whole stories of one volume, told by what agents and decisions make of each other.
+
+use jiff::SignedDuration;
+use tether_crd::engine::InstanceState;
+use tether_crd::replica::ReplicaStatus;
+use tether_crd::volume::{Robustness, State};
+use tether_plan::volume::REPLICA_START_PATIENCE;
+
+use crate::build::*;
+use crate::world::World;
+
+fn attached() -> World {
+    let mut world = new_volume(3, &["a", "b", "c"]);
+    world.settle("a");
+    assert_eq!(world.status(), (State::Attached, Robustness::Healthy, "a"), "{}", world.plan());
+    world
+}
+
+fn on<'a>(world: &'a World, node: &str) -> &'a tether_crd::Replica {
+    world.replicas.values().find(|replica| replica.spec.node_id == node).unwrap()
+}
+
+#[test]
+fn a_new_volume_gets_attached_moves_and_comes_back() {
+    let mut world = attached();
+    assert_eq!(world.record().unwrap().in_sync.len(), 3);
+    world.settle("");
+    assert_eq!(world.status(), (State::Detached, Robustness::Unknown, ""));
+    assert_eq!(world.engines["v1-e-0"].spec.node_id, "");
+    world.settle("b");
+    assert_eq!(world.status(), (State::Attached, Robustness::Healthy, "b"));
+    assert_eq!(world.record().unwrap().epoch, 2);
+}
+
+/// The budget of decisions for an attach with three replicas: three replica specs, the engine's spec, two statuses.
+#[test]
+fn an_attach_costs_six_writes_and_rest_costs_none() {
+    let mut world = attached();
+    world.settle("");
+    world.writes = 0;
+    world.settle("b");
+    assert_eq!(world.writes, 6);
+    world.pass(SignedDuration::from_hours(24));
+    assert!(!world.step() && world.plan().wake_at().is_none(), "{}", world.plan());
+    world.settle("");
+    world.writes = 0;
+    world.pass(SignedDuration::from_hours(24));
+    assert!(!world.step() && world.plan().wake_at().is_none(), "{}", world.plan());
+}
+
+#[test]
+fn a_replica_node_that_dies_costs_redundancy_and_nothing_else() {
+    let mut world = attached();
+    world.crash("c");
+    world.settle("a");
+    assert_eq!(world.status(), (State::Attached, Robustness::Degraded, "a"));
+    assert_eq!(world.record().unwrap().in_sync.len(), 2);
+    let name = on(&world, "c").metadata.name.clone();
+    world.come_back("c");
+    world.settle("a");
+    assert_eq!(world.status(), (State::Attached, Robustness::Healthy, "a"));
+    assert_eq!(on(&world, "c").metadata.name, name, "the replica that returned is used again");
+    assert_eq!(world.record().unwrap().in_sync.len(), 3);
+    assert!(!world.events.iter().any(|event| event.contains("Detached ")));
+}
+
+#[test]
+fn a_node_that_stays_away_is_replaced_after_a_while() {
+    let mut world = new_volume(3, &["a", "b", "c", "d"]);
+    world.settle("a");
+    let away = world.replicas.values().map(|r| r.spec.node_id.clone()).find(|node| node != "a").unwrap();
+    world.crash(&away);
+    world.settle("a");
+    let wake = world.plan().wake_at().expect("a wait");
+    world.pass(wake.duration_since(world.now));
+    world.settle("a");
+    assert_eq!(world.status().1, Robustness::Healthy);
+    let good: Vec<_> = world.replicas.values().filter(|r| r.spec.failed_at.is_empty()).collect();
+    assert_eq!(good.len(), 3);
+    assert!(good.iter().all(|replica| replica.spec.node_id != away));
+}
+
+#[test]
+fn the_engine_node_dies_and_the_volume_is_wanted_elsewhere() {
+    let mut world = attached();
+    world.crash("a");
+    world.step();
+    assert_eq!(world.status(), (State::Attached, Robustness::Unknown, "a"));
+    world.settle("b");
+    assert_eq!(world.status(), (State::Attached, Robustness::Degraded, "b"));
+    assert_eq!(world.record().unwrap().epoch, 2);
+    assert_eq!(world.record().unwrap().in_sync.len(), 2);
+    world.come_back("a");
+    world.settle("b");
+    assert_eq!(world.status(), (State::Attached, Robustness::Healthy, "b"));
+}
+
+#[test]
+fn an_attach_does_not_wait_for_ever_for_a_replica_that_does_not_start() {
+    let mut world = attached();
+    world.settle("");
+    // The instance manager of c says that it starts, and never does.
+    let stuck = on(&world, "c").metadata.name.clone().unwrap();
+    let keep_stuck = |world: &mut World| {
+        let replica = world.replicas.get_mut(&stuck).unwrap();
+        replica.status = ReplicaStatus::default();
+        replica.status.current_state = InstanceState::Starting;
+    };
+    world.tickets("a");
+    for _ in 0..5 {
+        world.step();
+        keep_stuck(&mut world);
+        world.agents();
+    }
+    assert_eq!(world.engines["v1-e-0"].spec.desire_state, InstanceState::Stopped);
+    let wake = world.plan().wake_at().expect("a bounded wait");
+    assert!(wake <= world.now + REPLICA_START_PATIENCE);
+    world.pass(wake.duration_since(world.now));
+    for _ in 0..5 {
+        world.step();
+        keep_stuck(&mut world);
+        world.agents();
+    }
+    assert_eq!(world.status(), (State::Attached, Robustness::Degraded, "a"));
+    // It starts after all, joins, and is brought up to date.
+    world.replicas.get_mut(&stuck).unwrap().status = ReplicaStatus::default();
+    world.settle("a");
+    assert_eq!(world.status(), (State::Attached, Robustness::Healthy, "a"));
+}
+
+#[test]
+fn a_replica_that_missed_writes_is_never_needed_and_never_enough() {
+    let mut world = attached();
+    world.crash("c");
+    world.settle("a");
+    world.settle("");
+    world.come_back("c");
+    // Only c, which missed writes, can run: the volume does not start.
+    world.crash("a");
+    world.crash("b");
+    world.settle("c");
+    assert_ne!(world.status().0, State::Attached, "{}", world.plan());
+    assert_eq!(world.record().unwrap().epoch, 1);
+    // One that holds everything is enough.
+    world.come_back("b");
+    world.settle("c");
+    assert_eq!(world.status(), (State::Attached, Robustness::Degraded, "c"), "{}", world.plan());
+}
+
+#[test]
+fn the_number_of_replicas_can_change() {
+    let mut world = attached();
+    world.volume().spec.number_of_replicas = 2;
+    world.settle("a");
+    assert_eq!((world.replicas.len(), world.record().unwrap().in_sync.len()), (2, 2));
+    assert_eq!(world.status().1, Robustness::Healthy);
+    world.volume().spec.number_of_replicas = 3;
+    world.settle("a");
+    assert_eq!((world.replicas.len(), world.record().unwrap().in_sync.len()), (3, 3));
+    assert_eq!(world.status().1, Robustness::Healthy);
+}
+
+#[test]
+fn a_replica_that_is_to_leave_is_replaced_first() {
+    let mut world = new_volume(2, &["a", "b", "c"]);
+    world.settle("a");
+    let leaving = world.replicas.values_mut().next().unwrap();
+    leaving.spec.eviction_requested = true;
+    let name = leaving.metadata.name.clone().unwrap();
+    world.settle("a");
+    assert!(!world.replicas.contains_key(&name));
+    assert_eq!((world.replicas.len(), world.status().1), (2, Robustness::Healthy));
+}
+
+#[test]
+fn strict_locality_places_the_only_replica_where_the_volume_is_attached() {
+    let mut world = new_volume(1, &["a", "b"]);
+    world.volume().spec.data_locality = tether_crd::volume::DataLocality::StrictLocal;
+    world.settle("");
+    assert_eq!(world.replicas.values().next().unwrap().spec.node_id, "");
+    world.settle("b");
+    assert_eq!(world.status(), (State::Attached, Robustness::Healthy, "b"));
+    assert_eq!(world.replicas.values().next().unwrap().spec.node_id, "b");
+}
+
+#[test]
+fn deletion_ends_whatever_runs_and_wherever_nodes_are() {
+    for crashed in [None, Some("a"), Some("c")] {
+        let mut world = attached();
+        if let Some(node) = crashed {
+            world.crash(node);
+        }
+        world.volume().metadata.deletion_timestamp =
+            Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(world.now));
+        for _ in 0..10 {
+            world.step();
+            world.agents();
+        }
+        assert!(world.volume.is_none() && world.replicas.is_empty() && world.engines.is_empty(), "{crashed:?}");
+    }
+}
+
+#[test]
+fn a_volume_that_grows_while_detached_is_attached_for_it() {
+    let mut world = attached();
+    world.settle("");
+    world.volume().spec.size.0 = 2 * GIB;
+    world.settle("");
+    let tickets = &world.attachment.as_ref().unwrap().spec.attachment_tickets;
+    let node = tickets["volume-expansion-controller-v1"].node_id.clone();
+    world.settle(&node);
+    assert!(!world.volume.as_ref().unwrap().status.expansion_required, "{}", world.plan());
+    assert!(world.attachment.as_ref().unwrap().spec.attachment_tickets.is_empty());
+}

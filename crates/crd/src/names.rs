@@ -4,6 +4,8 @@ use sha2::{Digest, Sha256};
 
 /// The CSI driver's name; it is part of a ticket's id.
 pub const CSI_DRIVER: &str = "driver.longhorn.io";
+/// The field of a volume's Secret (see [`data_key_secret`]) that holds the key: 32 random bytes.
+pub const DATA_KEY: &str = "key";
 /// A volume's name is part of other names (engine, replica, ticket), which have to fit a label of 63 characters.
 pub const VOLUME_NAME_MAX: usize = 40;
 /// The longest name of a Kubernetes object, and of a ticket.

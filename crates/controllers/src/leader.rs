@@ -42,7 +42,7 @@ impl Default for Settings {
 }
 
 /// One candidate.
-pub(crate) struct Election {
+pub struct Election {
     api: Api<Lease>,
     clock: Arc<dyn Clock>,
     settings: Settings,
@@ -52,13 +52,13 @@ pub(crate) struct Election {
 }
 
 impl Election {
-    pub(crate) fn new(client: Client, clock: Arc<dyn Clock>, settings: Settings, identity: &str) -> Self {
+    pub fn new(client: Client, clock: Arc<dyn Clock>, settings: Settings, identity: &str) -> Self {
         let api = Api::namespaced(client, &settings.namespace);
         Self { api, clock, settings, identity: identity.to_owned(), seen: None }
     }
 
     /// Returns once this candidate holds the Lease.
-    pub(crate) async fn acquire(&mut self) {
+    pub async fn acquire(&mut self) {
         loop {
             match self.attempt().await {
                 Ok(true) => return,
@@ -70,7 +70,7 @@ impl Election {
     }
 
     /// Keeps the Lease; returns when it is lost.
-    pub(crate) async fn keep(&mut self) {
+    pub async fn keep(&mut self) {
         let mut renewed = self.clock.elapsed();
         loop {
             self.pause().await;
@@ -89,7 +89,7 @@ impl Election {
     }
 
     /// Gives the Lease up, so that nobody has to wait; failing to do so costs others a wait.
-    pub(crate) async fn release(&mut self) {
+    pub async fn release(&mut self) {
         let Some((mut lease, _)) = self.seen.take() else {
             return;
         };

@@ -328,6 +328,45 @@ reasons! {
     Migrating,
     /// The volume did not move; it is detached, or stays where it was.
     MigrationFailed,
+
+    // Attachment of volumes to nodes.
+
+    /// The volume was attached to the node.
+    SuccessfulAttachVolume,
+    /// The volume is not attached to the node, and cannot be for now.
+    FailedAttachVolume,
+    /// Whether the volume is attached is not known; the next attempt will tell.
+    AttachmentUncertain,
+    /// The volume is attached, and has to be.
+    VolumeAttached,
+    /// The attachment does not say which volume it is for, or says it twice.
+    AttachmentInvalid,
+    /// The attachment is another driver's.
+    OtherDriver,
+    /// The driver lists something else than the attachment's status says.
+    DriverDisagrees,
+    /// The volume's access modes cannot be had together.
+    AccessModesUnsupported,
+    /// The volume is not one of a CSI driver.
+    VolumeNotCSI,
+    /// The driver is not registered on the node.
+    DriverNotOnNode,
+    /// The volume is attached to another node, and may be attached to one only.
+    WaitingForDetach,
+    /// No pod on the node uses the volume any more.
+    VolumeNotWanted,
+    /// A pod on the node uses the volume.
+    VolumeWanted,
+    /// The node says that the volume is mounted there.
+    VolumeStillMounted,
+    /// The node was not ready and the volume not unmounted for longer than is waited for.
+    ForceDetachTimeout,
+    /// Another operation on the same volume is under way.
+    OperationUnderWay,
+    /// The last attempt failed, and the next one waits.
+    BackingOff,
+    /// The node's list of attached volumes is set to what is the case.
+    NodeListFollows,
 }
 
 /// A text that is not a reason code.

@@ -15,10 +15,23 @@ use kube::{Client, Config};
 pub(crate) async fn from_file(path: &Path, role: &'static str) -> Result<Client> {
     let failed = || format!("--kubeconfig {}", path.display());
     let file = Kubeconfig::read_from(path).with_context(failed)?;
-    let mut config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.with_context(failed)?;
+    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.with_context(failed)?;
+    named(config, role).with_context(failed)
+}
+
+/// The same from the file that was given, or else with what a pod is given.
+pub(crate) async fn from_flag(path: Option<&Path>, role: &'static str) -> Result<Client> {
+    let Some(path) = path else {
+        let config = Config::incluster().context("--kubeconfig is not given, and this is not a pod")?;
+        return Ok(named(config, role)?);
+    };
+    from_file(path, role).await
+}
+
+fn named(mut config: Config, role: &'static str) -> Result<Client, kube::Error> {
     let agent = format!("{role}/{} ({}/{})", env!("CARGO_PKG_VERSION"), std::env::consts::OS, std::env::consts::ARCH);
     config.headers.push((USER_AGENT, HeaderValue::try_from(agent).expect("a User-Agent must be plain text")));
-    Client::try_from(config).with_context(failed)
+    Client::try_from(config)
 }
 
 /// The certificate authority, in PEM, that the first cluster of a kubeconfig carries in itself.

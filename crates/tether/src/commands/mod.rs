@@ -1,6 +1,7 @@
 //! The command line: one module per command.
 
 mod apiserver;
+mod attacher;
 mod bench;
 mod controller;
 mod data_plane;
@@ -55,6 +56,7 @@ enum Command {
     Bench(bench::Args),
     Apiserver(apiserver::Args),
     Controller(controller::Args),
+    Attacher(Box<attacher::Args>),
     Node(node::Args),
     Replica(Box<replica::Args>),
     Engine(Box<engine::Args>),
@@ -72,6 +74,7 @@ impl Cli {
             Command::Bench(args) => bench::run(&args),
             Command::Apiserver(args) => apiserver::run(args),
             Command::Controller(args) => controller::run(&args),
+            Command::Attacher(args) => attacher::run(&args),
             Command::Node(args) => node::run(args),
             Command::Replica(args) => replica::run(*args),
             Command::Engine(args) => engine::run(*args),

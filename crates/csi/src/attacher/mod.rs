@@ -1,0 +1,356 @@
+//! The external-attacher for any CSI driver: makes what VolumeAttachments ask for, and says so in their status.
+//!
+//! ```text
+//!   watch: attachments, volumes, CSINodes ──► lanes: attach │ detach │ volumes ──► steps of the plan
+//!   every minute: ListVolumes ──► attachments that the driver sees differently ──┘   API writes, driver's calls
+//! ```
+//!
+//! One attachment is worked on by one worker at a time; attaches and detaches have workers of their own, so that a burst of
+//! one never starves the other. What to do is decided by `tether_plan::attacher` alone.
+
+mod drift;
+mod keeper;
+mod steps;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::SignedDuration;
+use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
+use kube::api::Api;
+use kube::runtime::watcher;
+use kube::{Client, ResourceExt};
+use parking_lot::Mutex;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::gauge::ConstGauge;
+use tether_controllers::cache::{Cache, Seen};
+use tether_controllers::clock::{Clock, SystemClock};
+use tether_controllers::leader;
+use tether_plan::attacher::{Driver, Kind, is_news, is_volume_of_interest, lane};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use self::keeper::Keeper;
+use crate::connect::Connection;
+use crate::handshake::{About, HandshakeError, handshake};
+use crate::lanes::{Backoff, Lanes};
+use crate::metrics::{Calls, Metrics};
+use crate::proto::controller_client::ControllerClient;
+use crate::proto::controller_service_capability::rpc::Type as Rpc;
+
+/// What may be set; the defaults are the external-attacher's.
+#[derive(Clone)]
+pub struct Settings {
+    /// For each call to the driver.
+    pub timeout: Duration,
+    /// Calls at a time, for each lane.
+    pub workers: usize,
+    pub backoff: Backoff,
+    /// Between two comparisons with what the driver lists.
+    pub reconcile_every: SignedDuration,
+    /// How many volumes are asked for at a time; 0 leaves it to the driver.
+    pub max_entries: i32,
+    /// The file system of volumes that name none.
+    pub default_fs_type: String,
+    /// Run only while leading.
+    pub leader_election: Option<Lead>,
+    pub clock: Arc<dyn Clock>,
+    /// Called when the work begins.
+    pub on_leading: Arc<dyn Fn() + Send + Sync>,
+}
+
+/// How to become the one attacher of a driver.
+#[derive(Clone, Debug)]
+pub struct Lead {
+    pub identity: String,
+    /// The name is left empty: it follows from the driver's.
+    pub settings: leader::Settings,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_secs(15),
+            workers: 10,
+            backoff: Backoff { first: SignedDuration::from_secs(1), longest: SignedDuration::from_mins(5) },
+            reconcile_every: SignedDuration::from_mins(1),
+            max_entries: 0,
+            default_fs_type: String::new(),
+            leader_election: None,
+            clock: Arc::new(SystemClock::default()),
+            on_leading: Arc::new(|| ()),
+        }
+    }
+}
+
+/// Why the attacher ended without being told to.
+#[derive(Debug, thiserror::Error)]
+pub enum Ended {
+    #[error(transparent)]
+    Handshake(#[from] HandshakeError),
+    #[error("Lost connection to CSI driver, exiting")]
+    LostDriver,
+    #[error("another attacher of the driver leads now")]
+    LostLead,
+    #[error("a worker ended: {0}")]
+    Panicked(#[from] tokio::task::JoinError),
+}
+
+/// What is worked on.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Key {
+    Attachment(String),
+    Volume(String),
+}
+
+/// Volumes that are let go of have a lane of their own.
+const VOLUMES: usize = 2;
+const LANES: [&str; 3] = ["attach", "detach", "volume"];
+
+/// What all workers share.
+struct Attacher {
+    driver: Driver,
+    /// Whether the driver can list who uses its volumes.
+    lists: bool,
+    settings: Settings,
+    client: Client,
+    controller: ControllerClient<tonic::transport::Channel>,
+    calls: Calls,
+    attachments: Arc<Cache<VolumeAttachment>>,
+    volumes: Arc<Cache<PersistentVolume>>,
+    nodes: Arc<Cache<CSINode>>,
+    /// Attachments as this process last wrote them, until the watch has caught up.
+    written: Keeper,
+    /// Attachments that the driver sees differently.
+    again: Mutex<BTreeSet<String>>,
+    lanes: Lanes<Key>,
+}
+
+/// Runs until `stop`, or until the driver or the lead is lost.
+pub async fn run(
+    client: Client,
+    connection: Connection,
+    settings: Settings,
+    metrics: &Metrics,
+    stop: CancellationToken,
+) -> Result<(), Ended> {
+    let lost = connection.lost.clone();
+    tokio::select! {
+        ended = start(client, connection, settings, metrics) => ended,
+        () = stop.cancelled() => Ok(()),
+        () = lost.cancelled() => Err(Ended::LostDriver),
+    }
+}
+
+async fn start(client: Client, connection: Connection, settings: Settings, metrics: &Metrics) -> Result<(), Ended> {
+    let about = handshake(&connection, settings.timeout).await?;
+    tracing::info!(driver = about.name, "attaching volumes");
+    let lead = settings.leader_election.clone();
+    let clock = settings.clock.clone();
+    let attacher = Attacher::new(client.clone(), &connection, &about, settings, metrics);
+    let Some(mut lead) = lead else { return attacher.work().await };
+    lead.settings.name = tether_plan::attacher::lease_name(&about.name);
+    let mut election = leader::Election::new(client, clock, lead.settings, &lead.identity);
+    election.acquire().await;
+    tokio::select! {
+        ended = attacher.work() => ended,
+        () = election.keep() => Err(Ended::LostLead),
+    }
+}
+
+impl Attacher {
+    fn new(client: Client, connection: &Connection, about: &About, settings: Settings, metrics: &Metrics) -> Arc<Self> {
+        let driver = Driver {
+            name: about.name.clone(),
+            trivial: !about.can(Rpc::PublishUnpublishVolume),
+            read_only: about.can(Rpc::PublishReadonly),
+            single_node_multi_writer: about.can(Rpc::SingleNodeMultiWriter),
+            default_fs_type: settings.default_fs_type.clone(),
+        };
+        let attacher = Arc::new(Self {
+            lists: about.can(Rpc::ListVolumes) && about.can(Rpc::ListVolumesPublishedNodes),
+            client,
+            controller: ControllerClient::new(connection.channel.clone()),
+            calls: Calls::new(metrics, &about.name),
+            attachments: Cache::indexed(Some(attachment_words)),
+            volumes: Cache::new(),
+            nodes: Cache::new(),
+            written: Keeper::default(),
+            again: Mutex::default(),
+            lanes: Lanes::new(LANES.len(), settings.backoff, settings.clock.clone()),
+            driver,
+            settings,
+        });
+        attacher.subscribe();
+        metrics.registry.lock().register_collector(Box::new(Backlogs(attacher.clone())));
+        attacher
+    }
+
+    /// Watches and works until a task ends.
+    async fn work(self: Arc<Self>) -> Result<(), Ended> {
+        let mut tasks = JoinSet::new();
+        let all = watcher::Config::default;
+        tasks.spawn(self.attachments.clone().run(Api::all(self.client.clone()), all()));
+        tasks.spawn(self.volumes.clone().run(Api::all(self.client.clone()), all()));
+        tasks.spawn(self.nodes.clone().run(Api::all(self.client.clone()), all()));
+        self.attachments.ready().await;
+        self.volumes.ready().await;
+        self.nodes.ready().await;
+        for lane in 0..LANES.len() {
+            tasks.spawn(self.clone().serve(lane));
+        }
+        if self.lists && !self.driver.trivial {
+            tasks.spawn(self.clone().compare());
+        }
+        (self.settings.on_leading)();
+        while let Some(ended) = tasks.join_next().await {
+            ended?;
+        }
+        Ok(())
+    }
+
+    /// Works on the keys of one lane.
+    async fn serve(self: Arc<Self>, lane: usize) {
+        let permits = Arc::new(Semaphore::new(self.settings.workers.max(1)));
+        let mut tasks = JoinSet::new();
+        loop {
+            let permit = permits.clone().acquire_owned().await.expect("the semaphore must stay open");
+            let key = self.lanes.next(lane).await;
+            while let Some(ended) = tasks.try_join_next() {
+                ended.expect("a worker must not panic");
+            }
+            let attacher = self.clone();
+            tasks.spawn(async move {
+                let done = match &key {
+                    Key::Attachment(name) => attacher.attachment(name).await,
+                    Key::Volume(name) => attacher.volume(name).await,
+                };
+                attacher.lanes.done(&key, done.is_err());
+                drop(permit);
+            });
+        }
+    }
+
+    /// Puts into the lanes what a change concerns.
+    fn subscribe(self: &Arc<Self>) {
+        let this = Arc::downgrade(self);
+        self.attachments.subscribe(move |seen| {
+            let Some(this) = this.upgrade() else { return };
+            match seen {
+                Seen::Applied { old, new } => {
+                    this.written.seen(new);
+                    if old.is_none_or(|old| is_news(old, new)) {
+                        this.look_at(new);
+                    }
+                }
+                Seen::Deleted(gone) => {
+                    this.written.gone(gone);
+                    this.lanes.remove(&Key::Attachment(gone.name_any()));
+                    let volume = gone.spec.source.persistent_volume_name.as_deref();
+                    if let Some(volume) = volume.and_then(|name| this.volumes.get("", name)) {
+                        this.look_at_volume(&volume);
+                    }
+                }
+            }
+        });
+        let this = Arc::downgrade(self);
+        self.volumes.subscribe(move |seen| {
+            let Some(this) = this.upgrade() else { return };
+            let Seen::Applied { old, new } = seen else { return };
+            this.look_at_volume(new);
+            // Whoever waits for it need not wait out its delay.
+            if old.is_none() {
+                this.wake(&by_volume(&new.name_any()));
+            }
+        });
+        let this = Arc::downgrade(self);
+        self.nodes.subscribe(move |seen| {
+            let Some(this) = this.upgrade() else { return };
+            let id = |node: &CSINode| {
+                node.spec.drivers.iter().find(|d| d.name == this.driver.name).map(|d| d.node_id.clone())
+            };
+            if let Seen::Applied { old, new } = seen
+                && old.and_then(id) != id(new)
+            {
+                this.wake(&by_node(&new.name_any()));
+            }
+        });
+    }
+
+    /// Looks at attachments that are found under a word, if there is something to be done for them.
+    fn wake(&self, word: &str) {
+        for attachment in self.attachments.find(word) {
+            self.look_at(&attachment);
+        }
+    }
+
+    fn look_at(&self, attachment: &VolumeAttachment) {
+        let name = attachment.name_any();
+        let again = self.again.lock().contains(&name);
+        if let Some(kind) = lane(&self.driver, attachment, again) {
+            self.lanes.add(Key::Attachment(name), number(kind));
+        }
+    }
+
+    fn look_at_volume(&self, volume: &PersistentVolume) {
+        if is_volume_of_interest(&self.driver, volume) {
+            self.lanes.add(Key::Volume(volume.name_any()), VOLUMES);
+        }
+    }
+}
+
+fn number(kind: Kind) -> usize {
+    match kind {
+        Kind::Attach => 0,
+        Kind::Detach => 1,
+    }
+}
+
+/// Attachments are looked up by their volume and by their node.
+fn attachment_words(attachment: &VolumeAttachment) -> Vec<String> {
+    let volume = attachment.spec.source.persistent_volume_name.as_deref().map(by_volume);
+    volume.into_iter().chain([by_node(&attachment.spec.node_name)]).collect()
+}
+
+fn by_volume(name: &str) -> String {
+    format!("volume/{name}")
+}
+
+fn by_node(name: &str) -> String {
+    format!("node/{name}")
+}
+
+/// Backlog and age of the lanes, counted when somebody asks.
+struct Backlogs(Arc<Attacher>);
+
+impl std::fmt::Debug for Backlogs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Backlogs")
+    }
+}
+
+impl Collector for Backlogs {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let now = self.0.settings.clock.now();
+        let all = LANES.map(|lane| [("lane", lane)]);
+        let kind = prometheus_client::metrics::MetricType::Gauge;
+        let help = "Attachments and volumes that wait for their turn or for another attempt";
+        let mut backlog = encoder.encode_descriptor("tether_attacher_backlog", help, None, kind)?;
+        for (number, labels) in all.iter().enumerate() {
+            let waiting = i64::try_from(self.0.lanes.backlog(number).waiting).unwrap_or(i64::MAX);
+            ConstGauge::new(waiting).encode(backlog.encode_family(labels)?)?;
+        }
+        let help = "Seconds since something was to be done for the one that has been there longest";
+        let mut ages = encoder.encode_descriptor("tether_attacher_oldest_seconds", help, None, kind)?;
+        for (number, labels) in all.iter().enumerate() {
+            let oldest = self.0.lanes.backlog(number).oldest;
+            let age = oldest.map_or(0.0, |since| now.duration_since(since).as_secs_f64().max(0.0));
+            ConstGauge::new(age).encode(ages.encode_family(labels)?)?;
+        }
+        Ok(())
+    }
+}

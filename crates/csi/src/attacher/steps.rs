@@ -1,0 +1,315 @@
+//! Carrying out what was decided for one attachment or volume: each step only if the one before it succeeded.
+
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{PersistentVolume, Secret, SecretReference};
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{Api, Patch, PatchParams};
+use kube::{Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tether_controllers::worker::log;
+use tether_plan::attacher::{
+    Capability, Certainty, Change, Content, Kind, Observed, Publish, Unpublish, add_finalizer, attach_failed, attached,
+    certainty, decide, decide_volume, detach_failed, detached, finalizer, is_attached, mark, remove_finalizer,
+    trivially_attached,
+};
+use tonic::Status;
+
+use super::{Attacher, by_volume};
+use crate::call::{call, words};
+use crate::proto::{
+    ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, VolumeCapability, volume_capability,
+};
+
+/// How often a write is made again that came too late: whoever is faster that often writes without an end.
+const WRITE_ATTEMPTS: usize = 4;
+const NAME: &str = "csi-attacher";
+const PUBLISH: &str = "/csi.v1.Controller/ControllerPublishVolume";
+const UNPUBLISH: &str = "/csi.v1.Controller/ControllerUnpublishVolume";
+
+/// The attempt failed and is to be repeated; what there was to say about it was said.
+pub(super) struct Failed;
+
+/// Why a step did not succeed.
+#[derive(Debug, thiserror::Error)]
+enum StepError {
+    #[error("could not add PersistentVolume finalizer: {0}")]
+    Protect(#[source] Box<kube::Error>),
+    #[error("failed to load secret \"{0}\": {1}")]
+    Secret(String, #[source] Box<kube::Error>),
+    #[error("could not save VolumeAttachment: {0}")]
+    Mark(#[source] Box<kube::Error>),
+    #[error("{}", words(.0))]
+    Call(#[source] Box<Status>),
+    /// The call succeeded, and its success could not be written down.
+    #[error("could not mark as attached: {0}")]
+    Attached(#[source] Box<kube::Error>),
+    #[error("could not mark as detached: {0}")]
+    Detached(#[source] Box<kube::Error>),
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl StepError {
+    fn code(&self) -> Option<i32> {
+        match self {
+            Self::Call(status) => Some(i32::from(status.code())),
+            _ => None,
+        }
+    }
+}
+
+impl Attacher {
+    pub(super) async fn attachment(&self, name: &str) -> Result<(), Failed> {
+        let again = self.again.lock().remove(name);
+        let Some(attachment) = self.written.newest(name, || self.attachments.get("", name)) else { return Ok(()) };
+        let volume = self.volume_of(&attachment);
+        let node = self.nodes.get("", &attachment.spec.node_name);
+        let observed = Observed { attachment: &attachment, volume: volume.as_deref(), node: node.as_deref(), again };
+        let plan = decide(&self.driver, &observed);
+        log(NAME, &plan);
+        let mut work = Work { attacher: self, attachment: attachment.clone(), volume, secrets: HashMap::new() };
+        let kind = tether_plan::attacher::lane(&self.driver, &attachment, again).unwrap_or(Kind::Attach);
+        for change in plan.changes {
+            if let Err(error) = work.step(change).await {
+                work.failed(kind, &error).await;
+                // What the driver disagreed about is still to be set right.
+                if again {
+                    self.again.lock().insert(name.to_owned());
+                }
+                return Err(Failed);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets a deleted volume go once nothing is attached any more.
+    pub(super) async fn volume(&self, name: &str) -> Result<(), Failed> {
+        let Some(volume) = self.volumes.get("", name) else { return Ok(()) };
+        let plan = decide_volume(&self.driver, &volume, self.attachments.find(&by_volume(name)).len());
+        log(NAME, &plan);
+        if plan.changes.is_empty() {
+            return Ok(());
+        }
+        let api: Api<PersistentVolume> = Api::all(self.client.clone());
+        let finalizer = finalizer(&self.driver.name);
+        let done = precisely(&api, &volume, |meta, _| remove_finalizer(meta, &finalizer)).await;
+        done.map(drop).map_err(|error| {
+            tracing::warn!(volume = name, %error, "the volume could not be let go");
+            Failed
+        })
+    }
+
+    pub(super) fn volume_of(&self, attachment: &VolumeAttachment) -> Option<Arc<PersistentVolume>> {
+        self.volumes.get("", attachment.spec.source.persistent_volume_name.as_deref()?)
+    }
+}
+
+/// The work on one attachment.
+struct Work<'a> {
+    attacher: &'a Attacher,
+    /// As it was last written.
+    attachment: Arc<VolumeAttachment>,
+    volume: Option<Arc<PersistentVolume>>,
+    secrets: HashMap<String, String>,
+}
+
+impl Work<'_> {
+    async fn step(&mut self, change: Change) -> Result<(), StepError> {
+        match change {
+            Change::Protect { .. } => self.protect().await,
+            Change::ReadSecret { secret } => self.read_secret(&secret).await,
+            Change::Mark { node_id, .. } => self.mark(&node_id).await,
+            Change::Publish(publish) => self.publish(publish).await,
+            Change::Unpublish(unpublish) => self.unpublish(unpublish).await,
+            Change::SetAttached { .. } => {
+                let body = trivially_attached(&self.attachment);
+                self.write_status(body).await.map_err(|error| StepError::Attached(Box::new(error)))
+            }
+            Change::Fail { message, .. } => Err(StepError::Refused(message)),
+        }
+    }
+
+    fn attachments(&self) -> Api<VolumeAttachment> {
+        Api::all(self.attacher.client.clone())
+    }
+
+    async fn protect(&mut self) -> Result<(), StepError> {
+        let Some(volume) = &self.volume else { return Ok(()) };
+        let api: Api<PersistentVolume> = Api::all(self.attacher.client.clone());
+        let finalizer = finalizer(&self.attacher.driver.name);
+        let done = precisely(&api, volume, |meta, _| add_finalizer(meta, &finalizer)).await;
+        done.map(drop).map_err(|error| StepError::Protect(Box::new(error)))
+    }
+
+    async fn read_secret(&mut self, secret: &SecretReference) -> Result<(), StepError> {
+        let (namespace, name) =
+            (secret.namespace.as_deref().unwrap_or_default(), secret.name.as_deref().unwrap_or_default());
+        let api: Api<Secret> = Api::namespaced(self.attacher.client.clone(), namespace);
+        let found = api.get(name).await;
+        let found = found.map_err(|error| StepError::Secret(format!("{namespace}/{name}"), Box::new(error)))?;
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        self.secrets = found.data.into_iter().flatten().map(|(key, value)| (key, text(value.0))).collect();
+        Ok(())
+    }
+
+    async fn mark(&mut self, node_id: &str) -> Result<(), StepError> {
+        let finalizer = finalizer(&self.attacher.driver.name);
+        let done = precisely(&self.attachments(), &self.attachment, |_, va| mark(va, &finalizer, node_id)).await;
+        if let Some(written) = done.map_err(|error| StepError::Mark(Box::new(error)))? {
+            self.wrote(written);
+        }
+        Ok(())
+    }
+
+    async fn publish(&mut self, publish: Publish) -> Result<(), StepError> {
+        let request = ControllerPublishVolumeRequest {
+            volume_id: publish.volume_id,
+            node_id: publish.node_id,
+            volume_capability: Some(convert(publish.capability)),
+            readonly: publish.read_only,
+            secrets: std::mem::take(&mut self.secrets),
+            volume_context: publish.context.into_iter().collect(),
+        };
+        let mut controller = self.attacher.controller.clone();
+        let (calls, timeout) = (&self.attacher.calls, self.attacher.settings.timeout);
+        let answer = call(calls, PUBLISH, timeout, request, |request| async move {
+            controller.controller_publish_volume(request).await
+        });
+        let answer = answer.await.map_err(|status| StepError::Call(Box::new(status)))?;
+        let body = attached(&self.attachment, &answer.publish_context.into_iter().collect());
+        self.write_status(body).await.map_err(|error| StepError::Attached(Box::new(error)))
+    }
+
+    async fn unpublish(&mut self, unpublish: Unpublish) -> Result<(), StepError> {
+        let Unpublish { volume_id, node_id } = unpublish;
+        let secrets = std::mem::take(&mut self.secrets);
+        let request = ControllerUnpublishVolumeRequest { volume_id, node_id, secrets };
+        let mut controller = self.attacher.controller.clone();
+        let (calls, timeout) = (&self.attacher.calls, self.attacher.settings.timeout);
+        let answer = call(calls, UNPUBLISH, timeout, request, |request| async move {
+            controller.controller_unpublish_volume(request).await
+        });
+        answer.await.map_err(|status| StepError::Call(Box::new(status)))?;
+        let finalizer = finalizer(&self.attacher.driver.name);
+        let api = self.attachments();
+        let removed = precisely(&api, &self.attachment, |meta, _| remove_finalizer(meta, &finalizer)).await;
+        match removed {
+            Ok(Some(written)) => {
+                // With the last finalizer a deleted object goes: there is no status to write any more.
+                let is_gone = written.metadata.finalizers.as_ref().is_none_or(Vec::is_empty);
+                self.wrote(written);
+                if is_gone && self.attachment.metadata.deletion_timestamp.is_some() {
+                    return Ok(());
+                }
+            }
+            Ok(None) => {}
+            Err(error) if is_gone(&error) => return Ok(()),
+            Err(error) => return Err(StepError::Detached(Box::new(error))),
+        }
+        let Some(body) = detached(&self.attachment, &finalizer).status else { return Ok(()) };
+        match self.write_status(body).await {
+            Err(error) if !is_gone(&error) => Err(StepError::Detached(Box::new(error))),
+            _ => Ok(()),
+        }
+    }
+
+    async fn write_status(&mut self, body: Value) -> Result<(), kube::Error> {
+        let name = self.attachment.name_any();
+        let params = PatchParams::default();
+        let written = self.attachments().patch_status(&name, &params, &Patch::Merge(body)).await?;
+        self.wrote(written);
+        Ok(())
+    }
+
+    fn wrote(&mut self, written: VolumeAttachment) {
+        let attacher = self.attacher;
+        let name = written.name_any();
+        self.attachment = Arc::new(written.clone());
+        attacher.written.keep(written, || attacher.attachments.get("", &name));
+    }
+
+    /// Says in the status why the attempt failed. A success that could not be written down is no failure to tell.
+    async fn failed(&mut self, kind: Kind, error: &StepError) {
+        let name = self.attachment.name_any();
+        let how = match error.code().map(|code| certainty(Some(code))) {
+            Some(Certainty::Ambiguous) => "the driver may have done it all the same",
+            Some(Certainty::Final) => "the driver refused",
+            None => "not asked of the driver, or not written down",
+        };
+        tracing::warn!(attachment = name, ?kind, %error, how, "trying again later");
+        if matches!(error, StepError::Attached(_)) {
+            return;
+        }
+        let now = self.attacher.settings.clock.now();
+        let message = error.to_string();
+        let body = match kind {
+            Kind::Attach => attach_failed(&self.attachment, &message, error.code(), now),
+            Kind::Detach => detach_failed(&self.attachment, &message, now),
+        };
+        if let Err(error) = self.write_status(body).await
+            && (!is_gone(&error) || is_attached(&self.attachment))
+        {
+            tracing::warn!(attachment = name, %error, "the error could not be stored in the status");
+        }
+    }
+}
+
+/// Makes a JSON patch that tests what it changes. If the object has moved on, the patch is made anew for what it is now;
+/// `None` if there is nothing to change.
+async fn precisely<K>(
+    api: &Api<K>,
+    seen: &K,
+    make: impl Fn(&ObjectMeta, &K) -> Option<Value>,
+) -> Result<Option<K>, kube::Error>
+where
+    K: Resource + Clone + DeserializeOwned + Debug,
+{
+    let mut current: Option<K> = None;
+    for attempt in 1.. {
+        let object = current.as_ref().unwrap_or(seen);
+        let Some(patch) = make(object.meta(), object) else { return Ok(None) };
+        let patch = serde_json::from_value(patch).map_err(kube::Error::SerdeError)?;
+        let patched = api.patch(&object.name_any(), &PatchParams::default(), &Patch::<()>::Json(patch)).await;
+        match patched {
+            Ok(written) => return Ok(Some(written)),
+            Err(error) if attempt < WRITE_ATTEMPTS && has_moved_on(&error) => {
+                let live = api.get(&seen.name_any()).await?;
+                if live.uid() != seen.uid() {
+                    return Err(error);
+                }
+                current = Some(live);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
+}
+
+/// A test of the patch failed, or the object changed while it was being written.
+fn has_moved_on(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if matches!(status.code, 409 | 422))
+}
+
+fn is_gone(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 404)
+}
+
+fn convert(capability: Capability) -> VolumeCapability {
+    let access_type = match capability.content {
+        Content::Block => volume_capability::AccessType::Block(volume_capability::BlockVolume {}),
+        Content::Mount { fs_type, flags } => volume_capability::AccessType::Mount(volume_capability::MountVolume {
+            fs_type,
+            mount_flags: flags,
+            volume_mount_group: String::new(),
+        }),
+    };
+    VolumeCapability {
+        access_type: Some(access_type),
+        access_mode: Some(volume_capability::AccessMode { mode: capability.mode as i32 }),
+    }
+}

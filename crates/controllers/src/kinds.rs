@@ -114,13 +114,7 @@ impl Kinds {
     /// Passes on what a cache sees, so that its kind is not watched twice.
     pub(crate) fn bridge<K>(self: &Arc<Self>, cache: &Cache<K>, is_namespaced: bool)
     where
-        K: kube::Resource<DynamicType = ()>
-            + Clone
-            + serde::de::DeserializeOwned
-            + Debug
-            + Send
-            + Sync
-            + 'static,
+        K: kube::Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + Debug + Send + Sync + 'static,
     {
         let resource = Arc::new(Resource {
             group: K::group(&()).into_owned(),

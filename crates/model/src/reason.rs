@@ -367,6 +367,48 @@ reasons! {
     BackingOff,
     /// The node's list of attached volumes is set to what is the case.
     NodeListFollows,
+    // Attachment tickets.
+
+    /// No ticket wants the volume where it is.
+    NoMatchingTicket,
+    /// A ticket wants the volume where it is.
+    TicketMatches,
+    /// Somebody wants to work with the volume on another node, and those who hold it can be interrupted.
+    WorkloadInterrupts,
+    /// The volume follows the ticket of the highest priority.
+    TicketChosen,
+    /// No ticket wants the volume anywhere.
+    NoTicket,
+    /// The volume is not detached yet.
+    NotDetached,
+    /// Two pods want a volume that was migrating and is now attached nowhere; one of them has to let go.
+    MigrationUnresolved,
+    /// A second pod wants the volume, and it begins to move.
+    MigrationStarted,
+    /// The node that the volume is to move to is not ready.
+    MigrationTargetNotReady,
+    /// The node that the volume was to move to is down; the volume is detached.
+    MigrationTargetDown,
+    /// The engine on the node that the volume moves to is not ready.
+    MigrationEngineNotReady,
+    /// The engine on the node that the volume moves to does not know all snapshots yet.
+    MigrationSnapshotsDiffer,
+    /// The first pod has let go: the volume is where the second one wants it.
+    MigrationConfirmed,
+    /// The second pod has let go: the volume stays where it is.
+    MigrationRolledBack,
+    /// The volume is detached, and its migration with it.
+    MigrationCancelled,
+    /// The volume is attached as the ticket wants it.
+    TicketSatisfied,
+    /// The volume is attached to another node than the ticket wants.
+    AttachedElsewhere,
+    /// The volume is attached to the ticket's node, with the other frontend than it wants.
+    AttachedWithIncompatibleParameters,
+    /// The share of the volume is not available yet.
+    ShareNotReady,
+    /// Another ticket comes first.
+    BehindOtherTicket,
 }
 
 /// A text that is not a reason code.

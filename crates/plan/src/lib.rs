@@ -24,6 +24,7 @@ pub mod pod_gc;
 pub mod schedule;
 pub mod selector;
 pub mod service_account;
+pub mod tickets;
 pub mod volume;
 
 use std::fmt;

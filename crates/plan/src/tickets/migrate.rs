@@ -1,0 +1,138 @@
+//! A volume that may be on two nodes while it moves: a second ticket starts it, the loss of the first confirms it, the loss of the second
+//! rolls it back.
+//!
+//! ```text
+//!              second ticket             first ticket gone, target ready
+//!    on O ───────────────────► O, to N ───────────────────────────────────► on N
+//!      ▲                          │ │
+//!      └── second ticket gone ────┘ └── faulted, or target down when confirmed ──► detached
+//! ```
+
+use std::collections::BTreeSet;
+
+use tether_crd::Engine;
+use tether_crd::attachment::{Ticket, TicketType};
+use tether_crd::condition;
+use tether_crd::node::conditions::READY;
+use tether_crd::volume::State;
+use tether_model::reason::Reason;
+use tether_model::report::Rule;
+
+use super::{Change, Look};
+use crate::Plan;
+
+pub(super) const MIGRATE: Rule = Rule("migration");
+/// The engine's name for what is being written to; it is no snapshot.
+const VOLUME_HEAD: &str = "volume-head";
+
+pub(super) fn step(plan: &mut Plan<Change>, look: &mut Look<'_>) {
+    if !look.volume.is_migratable() {
+        return;
+    }
+    if look.wish.node.is_empty() {
+        if !look.wish.migration_node.is_empty() {
+            look.wish.migration_node.clear();
+            let words = "Cancelling migration for detached volume";
+            plan.fires(MIGRATE, look.about.clone(), Reason::MigrationCancelled, words);
+        }
+        return;
+    }
+    if !look.is_migrating() {
+        return start(plan, look);
+    }
+    if !confirm(plan, look) {
+        roll_back(plan, look);
+    }
+}
+
+/// A pod's ticket that wants the volume on `node` as it is shown.
+fn pod_ticket<'a>(look: &Look<'a>, on: impl Fn(&str) -> bool) -> Option<&'a Ticket> {
+    let frontend = look.wish.disable_frontend;
+    let fits =
+        |ticket: &&Ticket| ticket.kind == TicketType::Csi && on(&ticket.node_id) && ticket.fits_frontend(frontend);
+    look.tickets.iter().copied().find(fits)
+}
+
+fn start(plan: &mut Plan<Change>, look: &mut Look<'_>) {
+    let (spec_node, status) = (look.wish.node.as_str(), &look.volume.status);
+    let settled = status.state == State::Attached && status.current_node_id == spec_node;
+    if !settled || pod_ticket(look, |node| node == spec_node).is_none() {
+        return;
+    }
+    let Some(ticket) = pod_ticket(look, |node| node != spec_node) else { return };
+    let target = &ticket.node_id;
+    if let Some(reason) = not_ready(look, target) {
+        let words = format!(
+            "Pending migration attachment ticket {:?}: target node {target} not ready (reason: {reason})",
+            ticket.id
+        );
+        return plan.blocked(MIGRATE, look.about.clone(), Reason::MigrationTargetNotReady, words);
+    }
+    let words = format!("Starting migration from node {spec_node} to node {target}");
+    plan.fires(MIGRATE, look.about.clone(), Reason::MigrationStarted, words);
+    look.wish.migration_node.clone_from(target);
+}
+
+/// Why a node cannot be a migration's target.
+fn not_ready(look: &Look<'_>, node: &str) -> Option<String> {
+    let Some(object) = look.observed.nodes.get(node) else { return Some("the node does not exist".to_owned()) };
+    if object.is_ready() {
+        return None;
+    }
+    let ready = condition::find(&object.status.conditions, READY);
+    Some(ready.map_or("Unknown".to_owned(), |ready| ready.reason.clone()))
+}
+
+/// True if the first node was given up, whether or not the second can take over yet.
+fn confirm(plan: &mut Plan<Change>, look: &mut Look<'_>) -> bool {
+    let (from, to) = (look.wish.node.clone(), look.volume.status.current_migration_node_id.clone());
+    // What was rolled back is not confirmed, even while its engine is still there.
+    let under_way = !to.is_empty() && look.wish.migration_node == to;
+    if !under_way || pod_ticket(look, |node| node == from).is_some() {
+        return false;
+    }
+    let about = look.about.clone();
+    if look.observed.nodes.get(to.as_str()).is_none_or(|node| node.is_down()) {
+        let words = format!("Detaching volume for attempted migration to down node {to}");
+        plan.fires(MIGRATE, about, Reason::MigrationTargetDown, words);
+        look.wish.node.clear();
+        look.wish.migration_node.clear();
+        return true;
+    }
+    if !look.is_available_on(&to) {
+        // If the second ticket is gone as well, there is nothing to wait for.
+        if pod_ticket(look, |node| node == to).is_none() {
+            return false;
+        }
+        let words = "Waiting to confirm migration until migration engine is ready";
+        plan.blocked(MIGRATE, about, Reason::MigrationEngineNotReady, words);
+        return true;
+    }
+    if snapshots(look, &from) != snapshots(look, &to) {
+        let words = "Waiting to confirm migration until snapshots have synced";
+        plan.blocked(MIGRATE, about, Reason::MigrationSnapshotsDiffer, words);
+        return true;
+    }
+    let words = format!("Confirming migration from node {from} to node {to}");
+    plan.fires(MIGRATE, about, Reason::MigrationConfirmed, words);
+    look.wish.node = to;
+    look.wish.migration_node.clear();
+    true
+}
+
+/// The snapshots that the engine on a node has.
+fn snapshots<'a>(look: &Look<'a>, node: &str) -> BTreeSet<&'a str> {
+    let engine: Option<&&Engine> = look.observed.engines.iter().find(|engine| engine.spec.node_id == node);
+    let names = engine.into_iter().flat_map(|engine| engine.status.snapshots.keys());
+    names.map(String::as_str).filter(|name| *name != VOLUME_HEAD).collect()
+}
+
+fn roll_back(plan: &mut Plan<Change>, look: &mut Look<'_>) {
+    let target = look.wish.migration_node.clone();
+    if target.is_empty() || pod_ticket(look, |node| node == target).is_some() {
+        return;
+    }
+    let words = format!("Rolling back migration to node {target}");
+    plan.fires(MIGRATE, look.about.clone(), Reason::MigrationRolledBack, words);
+    look.wish.migration_node.clear();
+}

@@ -1,0 +1,10 @@
+//! Attachment tickets: Longhorn's scenarios as tables, and what holds whatever the tickets are.
+
+// Test code fails by panicking; the helpers outside of #[test] functions do too.
+#![allow(clippy::unwrap_used)]
+
+mod goldens;
+mod migration;
+mod properties;
+mod waiting;
+mod world;

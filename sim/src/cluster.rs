@@ -225,7 +225,9 @@ impl Cluster {
             nbd: vec![Nbd { address: address(20_000 + self.world.processes.len()), security: Security::Clear }],
             limits: Limits::default(),
             older_stopped,
+            peer_listen: Some(address(30_000 + self.world.processes.len())),
             standby,
+            source: standby.then(|| address(30_000 + self.newest())),
             rules: self.shape.rules,
         };
         let seed = self.world.random.next_u64();

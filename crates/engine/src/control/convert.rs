@@ -22,6 +22,7 @@ impl From<engine_server::Info> for proto::EngineInfo {
             suspended: info.suspended.unwrap_or_default(),
             replicas: info.replicas.into_iter().map(Into::into).collect(),
             nbd: info.nbd,
+            peer: info.peer.unwrap_or_default(),
             clients: info.clients as u64,
             requests_in_flight: info.requests_in_flight as u64,
             events: info.events,

@@ -85,7 +85,12 @@ fn engine_settings(request: &proto::StartEngineRequest, manager: &Manager) -> Re
         nbd: manager.nbd(request)?,
         limits: Limits { resync_bytes_per_second: request.resync_bytes_per_second, ..Limits::default() },
         older_stopped: request.older_stopped,
+        peer_listen: Some(manager.data_port()),
         standby: request.standby,
+        source: match request.source.as_str() {
+            "" => None,
+            text => Some(parse("source", text)?),
+        },
         rules: Rules::default(),
     })
 }
@@ -94,7 +99,7 @@ fn replica_options(request: &proto::StartReplicaRequest, manager: &Manager) -> R
     let name = if request.member.is_empty() { &request.name } else { &request.member };
     MemberId::new(name).ok_or_else(|| Status::invalid_argument(format!("{name:?} is no name of a replica")))?;
     let listen = match request.listen.as_str() {
-        "" => manager.replica_listen(),
+        "" => manager.data_port(),
         text => parse("listen", text)?,
     };
     Ok(ReplicaOptions {

@@ -25,7 +25,7 @@ pub struct Manager {
     pub data_dir: PathBuf,
     /// Where records are found.
     pub records: Box<dyn Records>,
-    /// Replicas listen here.
+    /// Replicas listen here, and engines for their standbys.
     pub address: IpAddr,
     /// Engines that are asked to serve NBD over TCP do it here.
     pub nbd_address: IpAddr,
@@ -53,7 +53,8 @@ impl Manager {
         Ok(dir)
     }
 
-    pub(super) fn replica_listen(&self) -> Address {
+    /// A port of this node, for a replica's engines or for an engine's standbys.
+    pub(super) fn data_port(&self) -> Address {
         Address::Tcp(SocketAddr::new(self.address, 0))
     }
 

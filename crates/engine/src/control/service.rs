@@ -172,6 +172,16 @@ impl Engine for Service {
         self.order(&request.into_inner().instance, Command::Promote).await
     }
 
+    async fn rollback(&self, request: Request<proto::InstanceRequest>) -> Reply<proto::Empty> {
+        self.order(&request.into_inner().instance, Command::Rollback).await
+    }
+
+    async fn set_source(&self, request: Request<proto::SourceRequest>) -> Reply<proto::Empty> {
+        let proto::SourceRequest { instance, address } = request.into_inner();
+        let address = address.parse().map_err(|error| Status::invalid_argument(format!("address: {error}")))?;
+        self.order(&instance, Command::Source { address }).await
+    }
+
     async fn accept_loss(&self, request: Request<proto::ReplicaRequest>) -> Reply<proto::Empty> {
         let proto::ReplicaRequest { instance, name } = request.into_inner();
         self.order(&instance, Command::AcceptLoss { name }).await

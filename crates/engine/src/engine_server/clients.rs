@@ -6,13 +6,14 @@ use tether_replication::engine::{Event as EngineEvent, IoId, IoResult};
 use tether_replication::ids::Time as EngineTime;
 
 use super::device::DEVICE;
+use super::peers::PEERS;
 use super::settings::{Nbd, Settings};
 use super::{EngineServer, Sockets};
 use crate::frontend::block::{ClientId, Completion, Request};
 use crate::frontend::nbd::connection::{Connection, Limits};
 use crate::frontend::nbd::export::Volume;
 use crate::frontend::nbd::listen::MAX_CONNECTIONS;
-use crate::host::{Address, Broken, ConnId, Effects, Inbox, ListenerId, Time};
+use crate::host::{Broken, ConnId, Effects, Inbox, ListenerId, Time};
 
 /// Sector size: what every client can live with, and what the store reads, changes and writes if it must.
 const BLOCK_BYTES: u32 = 512;
@@ -71,8 +72,8 @@ impl Clients {
     }
 
     /// Listeners were made in the order of the addresses.
-    pub fn listening(&mut self, listener: ListenerId, all: &BTreeMap<ListenerId, Option<Address>>) {
-        if let Some(at) = all.keys().position(|known| *known == listener) {
+    pub fn listening(&mut self, listener: ListenerId, at: usize) {
+        if at < self.nbd.len() {
             self.listeners.insert(listener, at);
         }
     }
@@ -84,8 +85,8 @@ impl Clients {
             return io.abort(conn);
         };
         let id = ClientId(self.next);
-        // After four billion connections the number of a dead one comes again; the control's and the device's are left out.
-        self.next = if self.next + 1 == DEVICE.0 { CONTROL.0 + 1 } else { self.next + 1 };
+        // After four billion connections the number of a dead one comes again; those of control, standbys and device are left out.
+        self.next = if self.next + 1 == PEERS.0 { CONTROL.0 + 1 } else { self.next + 1 };
         let connection = Connection::new(id, &self.volume, nbd.security.clone(), Limits::default());
         io.report_sent(conn);
         self.by_conn.insert(conn, Client { id, connection, paused: false, stirred: false });
@@ -193,6 +194,9 @@ impl EngineServer {
         }
         if id == DEVICE {
             return self.device_complete(io, result, out);
+        }
+        if id == PEERS {
+            return self.peer_complete(io, result, out);
         }
         let Some(conn) = self.clients.by_id.get(&id).copied() else { return };
         let Some(client) = self.clients.by_conn.get_mut(&conn) else { return };

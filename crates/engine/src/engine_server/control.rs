@@ -21,7 +21,6 @@ pub(super) const RECORD_SILENT_MS: u64 = 1000;
 #[derive(Debug, Default)]
 pub(super) struct Control {
     waiting: HashMap<IoId, (CommandId, Wants)>,
-    listening: Vec<CommandId>,
     serving: Vec<CommandId>,
     stopping: Vec<CommandId>,
     promoting: Vec<CommandId>,
@@ -38,15 +37,17 @@ enum Wants {
 }
 
 impl Control {
-    pub fn take_listening(&mut self) -> Vec<CommandId> {
-        std::mem::take(&mut self.listening)
-    }
-
     /// Answers those who waited for this phase.
     pub fn phase_changed(&mut self, phase: Phase, out: &mut Effects<EngineServer>) {
         let (answer, who) = match phase {
             Phase::Serving => (Answer::Done, [&mut self.serving, &mut self.promoting]),
-            Phase::Stopped => (Answer::Done, [&mut self.stopping, &mut self.promoting]),
+            Phase::Stopped => {
+                for id in std::mem::take(&mut self.promoting) {
+                    let why = "the record does not name this engine as standby: the migration was rolled back";
+                    out.answer(id, Answer::Failed(why.to_owned()));
+                }
+                (Answer::Done, [&mut self.stopping, &mut self.promoting])
+            }
             Phase::Fenced => {
                 let why = "another engine holds the volume".to_owned();
                 (Answer::Failed(why), [&mut self.serving, &mut self.promoting])
@@ -67,7 +68,7 @@ impl EngineServer {
     pub(super) fn run_command(&mut self, id: CommandId, command: Command, now: Time, out: &mut Effects<Self>) {
         match command {
             Command::Listening => {
-                self.control.listening.push(id);
+                self.listening.ask(id);
                 self.answer_listening(out);
             }
             Command::Info => out.answer(id, Answer::Info(Box::new(self.info(now)))),
@@ -100,6 +101,23 @@ impl EngineServer {
             _ if self.engine.is_none() => {
                 let why = "the engine has not started yet: it waits for replicas or for the record".to_owned();
                 out.answer(id, Answer::Failed(why));
+            }
+            Command::Rollback => self.roll_back(id, now, out),
+            Command::Source { address } => {
+                self.move_source(address, now, out);
+                out.answer(id, Answer::Done);
+            }
+            // For a standby these would be its first writes.
+            Command::SnapshotCreate { .. }
+            | Command::SnapshotList
+            | Command::SnapshotRevert { .. }
+            | Command::SnapshotDelete { .. }
+            | Command::SnapshotPurge
+            | Command::Expand { .. }
+                if self.phase() == Phase::Standby =>
+            {
+                let why = "the engine is standby: ask the engine that holds the volume, or promote this one first";
+                out.answer(id, Answer::Failed(why.to_owned()));
             }
             other => self.run_on_engine(id, other, now, out),
         }
@@ -168,6 +186,8 @@ impl EngineServer {
             | Command::Close
             | Command::ServeDevice(_)
             | Command::DeviceIs(_)
+            | Command::Rollback
+            | Command::Source { .. }
             | Command::AddReplica { .. } => {}
         }
     }
@@ -192,14 +212,21 @@ impl EngineServer {
             }
             (Ok(_), Wants::Expanded) => {
                 let size = self.engine.as_ref().map_or(self.settings.size, tether_replication::engine::Engine::size);
-                self.settings.size = size;
-                self.clients.resize(size);
-                self.device_resized(size, out);
+                self.resized(size, out);
                 Answer::Done
             }
             (Ok(_), _) => Answer::Done,
         };
         out.answer(id, answer);
+    }
+
+    /// The volume has another size; frontends learn it.
+    pub(super) fn resized(&mut self, size: u64, out: &mut Effects<Self>) {
+        if self.settings.size != size {
+            self.settings.size = size;
+            self.clients.resize(size);
+            self.device_resized(size, out);
+        }
     }
 
     fn add_replica(
@@ -241,7 +268,7 @@ impl EngineServer {
         out.answer(id, Answer::Done);
     }
 
-    fn phase(&self) -> Phase {
+    pub(super) fn phase(&self) -> Phase {
         self.engine.as_ref().map_or(Phase::Idle, tether_replication::engine::Engine::phase)
     }
 
@@ -259,7 +286,8 @@ impl EngineServer {
     pub(super) fn info(&self, now: Time) -> Info {
         let address =
             |member: &MemberId| self.members.addresses.get(member).map_or_else(String::new, ToString::to_string);
-        let nbd = self.listeners.values().flatten().zip(&self.settings.nbd);
+        let nbd = self.listening.locals().zip(&self.settings.nbd);
+        let peer = self.peers.listener.and_then(|listener| self.listening.local(listener));
         let mut info = Info {
             volume: self.settings.volume.clone(),
             size: self.settings.size,
@@ -267,6 +295,7 @@ impl EngineServer {
             holder: self.settings.holder.to_string(),
             suspended: self.suspended(now),
             nbd: nbd.map(|(local, nbd)| uri(local, &self.settings.volume, &nbd.security)).collect(),
+            peer: peer.map(ToString::to_string),
             clients: self.clients.len(),
             device: self.device_is.clone().ok().flatten(),
             device_error: self.device_is.clone().err(),

@@ -15,16 +15,19 @@ mod control;
 mod device;
 mod members;
 mod notices;
+mod peers;
+mod rollback;
 mod settings;
+mod source;
 mod watch;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use tether_replication::engine::{CasId, Effect, Engine, Event as EngineEvent, Notice, Phase};
 use tether_replication::ids::Time as EngineTime;
 
 use crate::host::{
-    Address, CallId, CommandId, ConnId, Effects, Event, Finish, Inbox, Io, IoEvent, ListenerId, Machine, Time, TimerId,
+    Broken, CallId, CommandId, ConnId, Effects, Event, Finish, Inbox, Io, IoEvent, Listening, Machine, Time, TimerId,
 };
 use crate::record::{RecordCall, RecordReturn};
 use birth::Birth;
@@ -35,7 +38,10 @@ use device::Device;
 pub use device::DeviceFd;
 use members::Members;
 use notices::Notices;
+use peers::Peers;
+use rollback::Rollback;
 pub use settings::{Answer, Command, Info, MemberInfo, Nbd, Progress, ReplicaAddress, Settings};
+use source::Source;
 use watch::Watchers;
 
 /// How long an engine that stopped waits for its last replies to leave.
@@ -59,8 +65,10 @@ pub struct EngineServer {
     watchers: Watchers,
     /// Changes of the record under way, and since when.
     calls: HashMap<CallId, (CasId, Time)>,
-    listeners: BTreeMap<ListenerId, Option<Address>>,
-    failed: Option<String>,
+    listening: Listening,
+    peers: Peers,
+    source: Source,
+    rollback: Rollback,
     /// The engine's one timer.
     timer: Option<TimerId>,
     farewell: Option<TimerId>,
@@ -70,6 +78,7 @@ impl EngineServer {
     pub fn new(settings: Settings) -> Self {
         let clients = Clients::new(&settings);
         let members = Members::new(&settings);
+        let source = Source::new(settings.source.clone());
         Self {
             settings,
             birth: Birth::default(),
@@ -84,8 +93,10 @@ impl EngineServer {
             notices: Notices::default(),
             watchers: Watchers::default(),
             calls: HashMap::new(),
-            listeners: BTreeMap::new(),
-            failed: None,
+            listening: Listening::default(),
+            peers: Peers::default(),
+            source,
+            rollback: Rollback::default(),
             timer: None,
             farewell: None,
         }
@@ -94,7 +105,11 @@ impl EngineServer {
     fn started(&mut self, now: Time, out: &mut Effects<Self>) {
         self.timer = Some(out.io.timer());
         for nbd in &self.settings.nbd {
-            self.listeners.insert(out.io.listen(nbd.address.clone()), None);
+            self.listening.listen(nbd.address.clone(), &mut out.io);
+        }
+        // Behind those of clients, which are known by their places.
+        if let Some(address) = self.settings.peer_listen.clone() {
+            self.peers.listener = Some(self.listening.listen(address, &mut out.io));
         }
         self.begin_birth(now, out);
     }
@@ -111,25 +126,22 @@ impl EngineServer {
             IoEvent::Received { conn, inbox } => self.received(conn, inbox, now, out),
             IoEvent::Sent { conn, bytes } => self.client_sent(conn, bytes, now),
             IoEvent::Timer { timer } => self.timer(timer, now, out),
-            IoEvent::Accepted { listener, conn, .. } => self.clients.accepted(listener, conn, &mut out.io),
-            IoEvent::Connected { conn } => self.members.connected(conn, &self.settings, &mut out.io),
-            IoEvent::ConnectFailed { conn, why } => self.lost(conn, &why.to_string(), now, out),
-            IoEvent::Closed { conn, why } => {
-                if !self.clients.closed(conn, &why) {
-                    self.lost(conn, &why.to_string(), now, out);
-                }
+            IoEvent::Accepted { listener, conn, .. } if self.peers.listener == Some(listener) => {
+                self.peers.accepted(conn, &self.settings.key, now, &mut out.io);
             }
+            IoEvent::Accepted { listener, conn, .. } => self.clients.accepted(listener, conn, &mut out.io),
+            IoEvent::Connected { conn } if self.source.is_source(conn) => self.source_connected(conn, &mut out.io),
+            IoEvent::Connected { conn } => self.members.connected(conn, &self.settings, &mut out.io),
+            IoEvent::ConnectFailed { conn, why } | IoEvent::Closed { conn, why } => self.ended(conn, &why, now, out),
             IoEvent::Listening { listener, local } => {
-                self.clients.listening(listener, &self.listeners);
-                self.listeners.insert(listener, Some(local));
+                if let Some(at) = self.listening.position(listener) {
+                    self.clients.listening(listener, at);
+                }
+                self.listening.is_at(listener, local);
                 self.watchers.change();
                 self.answer_listening(out);
             }
-            IoEvent::ListenFailed { why, .. } => {
-                self.failed = Some(why.clone());
-                self.answer_listening(out);
-                out.finish(Finish::Failed(why));
-            }
+            IoEvent::ListenFailed { why, .. } => self.give_up(why, out),
             IoEvent::DeviceReadable { device, source } => self.device_readable(device, source, now, out),
             IoEvent::FileDone { .. } => {}
         }
@@ -137,9 +149,23 @@ impl EngineServer {
 
     fn received(&mut self, conn: ConnId, inbox: &mut Inbox, now: Time, out: &mut Effects<Self>) {
         if self.clients.is_client(conn) {
-            return self.client_received(conn, inbox, now);
+            self.client_received(conn, inbox, now);
+        } else if self.source.is_source(conn) {
+            self.source_received(conn, inbox, now, out);
+        } else if self.peers.is_peer(conn) {
+            self.peer_received(conn, inbox, now, out);
+        } else {
+            self.member_received(conn, inbox, now, out);
         }
-        self.member_received(conn, inbox, now, out);
+    }
+
+    /// A connection failed, or ended.
+    fn ended(&mut self, conn: ConnId, why: &Broken, now: Time, out: &mut Effects<Self>) {
+        if self.source.is_source(conn) {
+            self.source_lost(&why.to_string(), now, &mut out.io);
+        } else if !self.clients.closed(conn, why) && !self.peers.closed(conn, &mut out.io) {
+            self.lost(conn, &why.to_string(), now, out);
+        }
     }
 
     fn timer(&mut self, timer: TimerId, now: Time, out: &mut Effects<Self>) {
@@ -147,7 +173,8 @@ impl EngineServer {
             self.apply(EngineEvent::Timer, now);
         } else if Some(timer) == self.farewell {
             out.finish(Finish::Done);
-        } else if !self.watchers.timer(timer) {
+        } else if !self.watchers.timer(timer) && !self.peers.timer(timer, &mut out.io) && !self.source_timer(timer, out)
+        {
             self.birth_timer(timer, now, out);
         }
     }
@@ -156,11 +183,16 @@ impl EngineServer {
         match value {
             RecordReturn::Changed(outcome) => {
                 self.watchers.change();
-                if let Some((id, _)) = self.calls.remove(&id) {
-                    self.apply(EngineEvent::Cas { id, outcome }, now);
+                match self.calls.remove(&id) {
+                    Some((id, _)) => self.apply(EngineEvent::Cas { id, outcome }, now),
+                    None => self.rolled_back(id, outcome, out),
                 }
             }
-            RecordReturn::Loaded(result) => self.loaded(result, now, out),
+            RecordReturn::Loaded(result) => {
+                if !self.source_loaded(id, &result, now, out) && !self.roll_back_from(id, &result, out) {
+                    self.loaded(result, now, out);
+                }
+            }
             RecordReturn::Created(result) => self.created(result, now, out),
             RecordReturn::Detached(result) => self.detached(result, now, out),
         }
@@ -204,13 +236,20 @@ impl EngineServer {
                 }
                 self.watchers.change();
             }
-            Effect::AskSource { .. } => self.apply(EngineEvent::SourceGone, now),
-            Effect::StopSource => {}
+            Effect::AskSource { io, op } => self.ask_source(io, &op, now, out),
+            Effect::StopSource => self.stop_source(&mut out.io),
         }
     }
 
     fn phase_changed(&mut self, phase: Phase, now: Time, out: &mut Effects<Self>) {
         self.control.phase_changed(phase, out);
+        self.find_source(out);
+        self.leave_source(phase, &mut out.io);
+        if let (Phase::Serving, Some(engine)) = (phase, &self.engine) {
+            // The replicas know better than whoever started the engine.
+            let size = engine.size();
+            self.resized(size, out);
+        }
         if phase == Phase::Stopped {
             self.clients.stop(&mut out.io);
             let timer = out.io.timer();
@@ -220,21 +259,17 @@ impl EngineServer {
     }
 
     fn answer_listening(&mut self, out: &mut Effects<Self>) {
-        let answer = match &self.failed {
-            Some(why) => Err(why.clone()),
-            None => match self.listeners.values().cloned().collect::<Option<Vec<_>>>() {
-                Some(all) => Ok(all),
-                None => return,
-            },
-        };
-        for id in self.control.take_listening() {
-            out.answer(id, Answer::Listening(answer.clone()));
+        let Some((waiting, listened)) = self.listening.answers() else { return };
+        let clients = self.settings.nbd.len();
+        let listened = listened.map(|all| all.into_iter().take(clients).collect::<Vec<_>>());
+        for id in waiting {
+            out.answer(id, Answer::Listening(listened.clone()));
         }
     }
 
     /// The engine is of no use and never will be.
     fn give_up(&mut self, why: String, out: &mut Effects<Self>) {
-        self.failed.get_or_insert_with(|| why.clone());
+        self.listening.fail(&why);
         self.answer_listening(out);
         out.finish(Finish::Failed(why));
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use tether_replication::engine::{Leaving, Notice, Phase, Suspended};
-use tether_replication::ids::MemberId;
+use tether_replication::ids::{Holder, MemberId};
 
 use super::settings::Progress;
 use crate::host::Time;
@@ -121,6 +121,9 @@ fn words(notice: &Notice) -> String {
         Notice::JoinFailed { member, why } => format!("resync of replica {member} failed: {}", leaving(*why)),
         Notice::Suspended(why) => format!("I/O is suspended: {}", suspended(*why)),
         Notice::Resumed => "I/O goes on".to_owned(),
+        Notice::Fenced { by, epoch } if *by == Holder::NOBODY => {
+            format!("fenced: another engine holds the volume at epoch {epoch}")
+        }
         Notice::Fenced { by, epoch } => format!("fenced: engine {by} holds the volume at epoch {epoch}"),
         Notice::LastMemberLost { member } => {
             format!("the host of replica {member}, the last one, lost power; attach the volume again")

@@ -40,8 +40,12 @@ pub struct Settings {
     pub limits: Limits,
     /// Every engine that ever held the volume is known to be stopped.
     pub older_stopped: bool,
+    /// Where standbys of this engine read through it.
+    pub peer_listen: Option<Address>,
     /// Become standby instead of taking the volume.
     pub standby: bool,
+    /// Of a standby: where the engine that holds the volume lets standbys read.
+    pub source: Option<Address>,
     /// All of them, but in a simulation of what each is for.
     pub rules: Rules,
 }
@@ -88,6 +92,13 @@ pub enum Command {
     },
     Flush,
     Promote,
+    /// Of a standby: it gives up and ends. Of the engine that holds the volume: whoever is standby may not be promoted
+    /// any more.
+    Rollback,
+    /// Of a standby: the source is here now.
+    Source {
+        address: Address,
+    },
     /// An operator accepts to serve from a doubtful replica.
     AcceptLoss {
         name: String,
@@ -135,6 +146,8 @@ pub struct Info {
     pub suspended: Option<String>,
     pub replicas: Vec<MemberInfo>,
     pub nbd: Vec<String>,
+    /// Where standbys read through it.
+    pub peer: Option<String>,
     pub clients: usize,
     pub requests_in_flight: usize,
     /// Path of the kernel device, once it is attached.

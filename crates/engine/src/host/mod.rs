@@ -14,12 +14,15 @@
 mod address;
 mod inbox;
 mod io;
+mod listening;
 
 pub use address::{Address, ParseAddressError};
 pub use inbox::{Alignment, Inbox};
 pub use io::{
     Broken, ConnId, DeviceId, DeviceRead, DeviceSource, Io, IoEffect, IoEvent, ListenerId, Randomness, Time, TimerId,
 };
+
+pub use listening::{Listened, Listening};
 
 /// Output queued on one connection above which nothing more is received from it: one NBD request of the
 /// largest size (32 MiB is refused well before), or some hundred small ones. It bounds what a client costs

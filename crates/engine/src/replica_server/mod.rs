@@ -23,8 +23,7 @@ use tether_store::{Files, Volume};
 use crate::auth::{self, HANDSHAKE_MS, Key, Welcome};
 use crate::framing::{self, Framing, Headers};
 use crate::host::{
-    Address, Alignment, CommandId, ConnId, Effects, Event, Finish, Inbox, Io, IoEvent, ListenerId, Machine, Time,
-    TimerId,
+    Address, Alignment, ConnId, Effects, Event, Finish, Inbox, Io, IoEvent, Listening, Machine, Time, TimerId,
 };
 use glue::Store;
 pub use glue::{Located, SnapshotArgs};
@@ -93,9 +92,7 @@ pub struct ReplicaServer<F: Files + Located> {
     peers: BTreeMap<ConnId, Peer>,
     timers: HashMap<TimerId, ConnId>,
     headers: Headers,
-    listeners: BTreeMap<ListenerId, Option<Address>>,
-    waiting: Vec<CommandId>,
-    failed: Option<String>,
+    listening: Listening,
     stopping: bool,
 }
 
@@ -110,9 +107,7 @@ impl<F: Files + Located> ReplicaServer<F> {
             peers: BTreeMap::new(),
             timers: HashMap::new(),
             headers: Headers::default(),
-            listeners: BTreeMap::new(),
-            waiting: Vec::new(),
-            failed: None,
+            listening: Listening::default(),
             stopping: false,
         }
     }
@@ -138,11 +133,11 @@ impl<F: Files + Located> ReplicaServer<F> {
                 }
             }
             IoEvent::Listening { listener, local } => {
-                self.listeners.insert(listener, Some(local));
+                self.listening.is_at(listener, local);
                 self.answer_listening(out);
             }
             IoEvent::ListenFailed { why, .. } => {
-                self.failed = Some(why.clone());
+                self.listening.fail(&why);
                 self.answer_listening(out);
                 out.finish(Finish::Failed(why));
             }
@@ -154,15 +149,9 @@ impl<F: Files + Located> ReplicaServer<F> {
     }
 
     fn answer_listening(&mut self, out: &mut Effects<Self>) {
-        let answer = match &self.failed {
-            Some(why) => Err(why.clone()),
-            None => match self.listeners.values().cloned().collect::<Option<Vec<_>>>() {
-                Some(all) => Ok(all),
-                None => return,
-            },
-        };
-        for id in self.waiting.drain(..) {
-            out.answer(id, Answer::Listening(answer.clone()));
+        let Some((waiting, listened)) = self.listening.answers() else { return };
+        for id in waiting {
+            out.answer(id, Answer::Listening(listened.clone()));
         }
     }
 
@@ -320,8 +309,7 @@ impl<F: Files + Located> Machine for ReplicaServer<F> {
         match event {
             Event::Started => {
                 for address in self.settings.listen.clone() {
-                    let listener = out.io.listen(address);
-                    self.listeners.insert(listener, None);
+                    self.listening.listen(address, &mut out.io);
                 }
                 if let Some(volume) = self.store.volume_id() {
                     self.belong_to(volume, &mut out.io);
@@ -330,7 +318,7 @@ impl<F: Files + Located> Machine for ReplicaServer<F> {
             Event::Io(event) => self.io(event, now, out),
             Event::Command { id, command } => match command {
                 Command::Listening => {
-                    self.waiting.push(id);
+                    self.listening.ask(id);
                     self.answer_listening(out);
                 }
                 Command::Info => out.answer(id, Answer::Info(self.info())),

@@ -167,10 +167,14 @@ pub enum Event {
     Cas { id: CasId, outcome: CasOutcome },
     /// What the source said to a request that was passed on with [`Effect::AskSource`].
     SourceAnswered { io: IoId, result: IoResult },
-    /// The source does not answer any more: what was passed on waits for promotion.
+    /// The source does not answer any more: what was passed on waits for it, or for promotion.
     SourceGone,
+    /// The source can be asked (again): what waits is passed on.
+    SourceThere,
     /// The source said that it has stopped.
     SourceStopped,
+    /// The engine's own standby was promoted and says so: what it may no longer do, it stops doing at once.
+    Superseded { by: Holder, epoch: Epoch },
     /// The moment of [`Effect::SetTimer`] has come.
     Timer,
     /// Bytes per second of resync from now on; 0 is no limit.

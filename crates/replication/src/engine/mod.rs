@@ -188,6 +188,8 @@ impl Engine {
             Event::RemoveMember { slot } => self.remove_member(slot, cx),
             Event::SourceAnswered { io, result } => self.source_answered(io, result, cx),
             Event::SourceGone => self.source_gone(),
+            Event::SourceThere => self.source_there(cx),
+            Event::Superseded { by, epoch } => self.superseded(by, epoch, cx),
             Event::SourceStopped => self.start.older_stopped = true,
             Event::ResyncLimit { bytes_per_second } => self.config.limits.resync_bytes_per_second = bytes_per_second,
             Event::AcceptLoss { member } => {

@@ -1,7 +1,14 @@
 //! The target of a migration: named in the record, without an epoch, reading through the source.
 
-use super::{Cx, Effect, Engine, IoId, IoOp, IoResult, Phase};
-use crate::ids::Generation;
+use super::{Cx, Effect, Engine, Io, IoError, IoId, IoOp, IoResult, Notice, Phase};
+use crate::ids::{Epoch, Generation, Holder};
+
+fn pass_on(io: &mut Io, cx: &mut Cx<'_>) {
+    io.passed_on = true;
+    if let Some(id) = io.client {
+        cx.fx.push(Effect::AskSource { io: id, op: io.op.clone() });
+    }
+}
 
 impl Engine {
     pub(super) fn stand_by(&mut self, at: Generation, cx: &mut Cx<'_>) {
@@ -18,17 +25,23 @@ impl Engine {
         if io.is_write() || matches!(io.op, IoOp::Control(_)) {
             return self.promote(cx);
         }
-        io.passed_on = true;
-        if let Some(id) = io.client {
-            cx.fx.push(Effect::AskSource { io: id, op: io.op.clone() });
+        pass_on(io, cx);
+    }
+
+    /// What waits is asked of the source, however often that went wrong before: it changes nothing.
+    pub(super) fn source_there(&mut self, cx: &mut Cx<'_>) {
+        if self.phase == Phase::Standby && !self.stopping {
+            for io in self.ios.iter_mut().flatten().filter(|io| !io.passed_on) {
+                pass_on(io, cx);
+            }
         }
     }
 
     pub(super) fn source_answered(&mut self, id: IoId, result: IoResult, cx: &mut Cx<'_>) {
-        let passed_on = |io: &super::Io| io.client == Some(id) && io.passed_on;
+        let passed_on = |io: &Io| io.client == Some(id) && io.passed_on;
         let Some(index) = self.ios.iter().position(|io| io.as_ref().is_some_and(passed_on)) else { return };
-        if result.is_err() {
-            // It is answered after promotion, or fails with this engine.
+        if let Err(IoError::Fenced { .. } | IoError::Stopped | IoError::LastMemberLost) = result {
+            // It is answered by the next source, after promotion, or fails with this engine.
             return self.source_gone();
         }
         self.ios[index] = None;
@@ -37,10 +50,20 @@ impl Engine {
         cx.fx.push(Effect::Complete { io: id, result });
     }
 
-    /// What was passed on waits for promotion; an answer that still comes is not used.
+    /// What was passed on waits for the source to come back, or for promotion; an answer that still comes is not used.
     pub(super) fn source_gone(&mut self) {
         for io in self.ios.iter_mut().flatten() {
             io.passed_on = false;
+        }
+    }
+
+    /// A successor says that it has taken the volume. Whoever can say so holds the volume's key and read the epoch from
+    /// the record; believing it costs no more than being killed.
+    pub(super) fn superseded(&mut self, by: Holder, epoch: Epoch, cx: &mut Cx<'_>) {
+        let over = matches!(self.phase, Phase::Fenced | Phase::Failed | Phase::Stopped);
+        if !over && epoch > self.record.epoch {
+            cx.notice(Notice::Fenced { by, epoch });
+            self.end(Phase::Fenced, IoError::Fenced { sent: true }, cx);
         }
     }
 

@@ -241,6 +241,8 @@ impl Replica {
                 });
                 send(conn, id, session, ReplyBody::Regions { missed, chain: self.chain_identity() }, effects);
             }
+            // A replica is no engine.
+            RequestBody::StandDown => send(conn, id, session, ReplyBody::Failed(Failure::Unsupported), effects),
             RequestBody::Close => {
                 self.serving = None;
                 send(conn, id, session, ReplyBody::Done, effects);

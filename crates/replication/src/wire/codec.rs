@@ -109,6 +109,7 @@ impl RequestBody {
             Self::Settled => Kind::Settled,
             Self::Control(_) => Kind::Control,
             Self::Close => Kind::Close,
+            Self::StandDown => Kind::StandDown,
         }
     }
 
@@ -133,7 +134,7 @@ impl RequestBody {
                 (header.aux, header.offset, header.len) = (layer.0, *offset, data.len() as u32);
                 return data.clone();
             }
-            Self::Flush | Self::Ping | Self::ChainRead | Self::Settled | Self::Close => {}
+            Self::Flush | Self::Ping | Self::ChainRead | Self::Settled | Self::Close | Self::StandDown => {}
             Self::Open(open) => return put_open(open),
             Self::LogClear { log, regions } => {
                 header.offset = *log;
@@ -182,6 +183,7 @@ fn request_body(header: &Header, payload: Bytes) -> Option<RequestBody> {
             RequestBody::Control(ControlOp { kind, size: offset, body: payload })
         }
         Kind::Close => RequestBody::Close,
+        Kind::StandDown => RequestBody::StandDown,
         _ => return None,
     })
 }

@@ -124,6 +124,7 @@ pub enum Kind {
     Settled = 18,
     Control = 19,
     Close = 20,
+    StandDown = 21,
     /// Without a result of its own, or a failure of any request.
     Done = 0x80,
     /// See the variant of the same name of [`super::ReplyBody`], also below.
@@ -136,9 +137,12 @@ pub enum Kind {
     Controlled = 0x87,
 }
 
+/// Kinds of requests; replies follow them in [`Kind::ALL`].
+const REQUESTS: usize = 21;
+
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 29] = [
         Self::Open,
         Self::Read,
         Self::Write,
@@ -159,6 +163,7 @@ impl Kind {
         Self::Settled,
         Self::Control,
         Self::Close,
+        Self::StandDown,
         Self::Done,
         Self::Opened,
         Self::Data,
@@ -175,7 +180,7 @@ impl Kind {
     }
 
     fn from_byte(byte: u8) -> Option<Self> {
-        let at = if byte < 0x80 { usize::from(byte).checked_sub(1)? } else { usize::from(byte - 0x80) + 20 };
+        let at = if byte < 0x80 { usize::from(byte).checked_sub(1)? } else { usize::from(byte - 0x80) + REQUESTS };
         Self::ALL.get(at).copied().filter(|kind| *kind as u8 == byte)
     }
 
@@ -194,6 +199,7 @@ impl Kind {
             | Self::ChainRead
             | Self::Settled
             | Self::Close
+            | Self::StandDown
             | Self::Done => 0,
             Self::MapStart | Self::MapDrop | Self::Missed => crate::ids::MAX_MEMBER_NAME_BYTES as u32,
             Self::Sum => 16,

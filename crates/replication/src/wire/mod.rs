@@ -2,6 +2,7 @@
 //!
 //! A connection opens with a [`Hello`] in both directions (and the challenge that authenticates the peers, which
 //! is the shell's), then the engine sends [`Request`]s and the replica [`Reply`]s, matched by id, in any order.
+//! A standby speaks to the engine it reads through in the same words: reads, and at last [`RequestBody::StandDown`].
 //! A message is a fixed [`Header`] and a payload; payloads of data are never copied or looked at here.
 
 mod codec;
@@ -90,6 +91,8 @@ pub enum RequestBody {
     Control(ControlOp),
     /// The session ends.
     Close,
+    /// From a promoted standby to the engine that it read through: the epoch of this request is newer, stop.
+    StandDown,
 }
 
 /// What an engine introduces itself with.

@@ -45,6 +45,7 @@ fn request_body() -> impl Strategy<Value = RequestBody> {
         Just(RequestBody::ChainRead),
         Just(RequestBody::Settled),
         Just(RequestBody::Close),
+        Just(RequestBody::StandDown),
         (any::<u64>(), regions()).prop_map(|(log, regions)| RequestBody::LogClear { log, regions }),
         member().prop_map(|member| RequestBody::MapStart { member }),
         member().prop_map(|member| RequestBody::MapDrop { member }),

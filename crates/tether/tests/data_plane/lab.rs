@@ -42,8 +42,13 @@ impl Process {
     }
 
     /// Asks it to end in order.
-    pub fn terminate(mut self) {
+    pub fn terminate(self) {
         self.signal(Signal::TERM);
+        self.ends();
+    }
+
+    /// Waits for its end.
+    pub fn ends(mut self) {
         let start = Instant::now();
         while self.child.try_wait().unwrap().is_none() {
             assert!(start.elapsed() < PATIENCE, "it does not end");
@@ -120,13 +125,31 @@ impl Lab {
 
     /// Starts an engine and waits until it serves. `engine` tells engines of one volume apart.
     pub fn start_engine(&self, engine: &str) -> Process {
+        Process::start(self.engine(engine), "serving ", &self.path(&format!("{engine}.log")))
+    }
+
+    /// Starts a standby that reads through the engine called `source`.
+    pub fn start_standby(&self, engine: &str, source: &str) -> Process {
+        let mut command = self.engine(engine);
+        command.arg("--standby").arg("--source").arg(self.peer(source));
+        let process = Process::start(command, "standby ", &self.path(&format!("{engine}.log")));
+        self.wait(engine, "standby", |info| info["phase"] == "Standby" && info["standby"] == info["holder"]);
+        process
+    }
+
+    fn peer(&self, engine: &str) -> String {
+        format!("unix:{}", self.path(&format!("{engine}.peer")).display())
+    }
+
+    fn engine(&self, engine: &str) -> Command {
         let mut command = self.tether(engine);
         command.args(["engine", "--volume", "v1", "--size", "128MiB", "--record"]).arg(self.record());
         command.arg("--nbd").arg(format!("unix:{}", self.socket(engine).display()));
+        command.arg("--peer-listen").arg(self.peer(engine));
         for address in &self.addresses {
             command.args(["--replica", address]);
         }
-        Process::start(command, "serving ", &self.path(&format!("{engine}.log")))
+        command
     }
 
     /// Asks a running engine.

@@ -4,6 +4,7 @@
 #![allow(clippy::print_stderr, reason = "figures for whoever reads the test's output")]
 
 mod lab;
+mod migration;
 
 use std::fs::File;
 use std::time::Duration;

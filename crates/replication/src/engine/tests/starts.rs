@@ -142,3 +142,38 @@ fn a_standby_that_was_rolled_back_is_not_promoted() {
     assert_eq!((Phase::Stopped, Some(IoError::Stopped)), (lab.engine.phase(), lab.error(write)));
     assert_eq!(Holder(1), lab.record.holder);
 }
+
+#[test]
+fn a_standby_asks_again_when_the_source_is_back() {
+    let mut lab = Lab::serving(2);
+    lab.replace_engine(2);
+    let at = lab.record.generation;
+    lab.tell(Event::StandBy { at });
+    let read = lab.read(0);
+    lab.to_source.clear();
+    lab.tell(Event::SourceGone);
+    let late = Event::SourceAnswered { io: IoId(read), result: Ok(IoAnswer::Data(bytes::Bytes::from(vec![9; 16]))) };
+    lab.tell(late);
+    assert!(!lab.is_ok(read), "an answer from before is not used");
+    lab.tell(Event::SourceThere);
+    let (io, _) = lab.to_source.pop().unwrap();
+    assert_eq!(IoId(read), io);
+    lab.tell(Event::SourceAnswered { io, result: Err(IoError::Fenced { sent: true }) });
+    assert_eq!(None, lab.error(read), "it waits for promotion");
+    lab.tell(Event::SourceThere);
+    let io = lab.to_source.pop().unwrap().0;
+    lab.tell(Event::SourceAnswered { io, result: Err(IoError::Failed(crate::wire::Failure::Io)) });
+    assert_eq!(Some(IoError::Failed(crate::wire::Failure::Io)), lab.error(read), "nobody else could do better");
+}
+
+#[test]
+fn a_source_believes_its_successor_and_nobody_older() {
+    let mut lab = Lab::serving(2);
+    let epoch = lab.record.epoch;
+    lab.tell(Event::Superseded { by: Holder(2), epoch });
+    assert_eq!(Phase::Serving, lab.engine.phase(), "its own epoch is no successor's");
+    lab.tell(Event::Superseded { by: Holder(2), epoch: epoch.next() });
+    assert_eq!((Phase::Fenced, true), (lab.engine.phase(), lab.engine.has_served()));
+    let write = lab.write(0, 1);
+    assert_eq!(Some(IoError::Fenced { sent: false }), lab.error(write));
+}

@@ -96,6 +96,9 @@ pub(crate) enum Action {
     /// Makes a standby take the volume over
     #[command(after_help = "Example:\n  tether engine promote v1 --control unix:/run/target.sock")]
     Promote(Target),
+    /// Ends a migration before its promotion: asked of the standby, or of the engine that holds the volume
+    #[command(after_help = "Example:\n  tether engine rollback v1 --control unix:/run/target.sock")]
+    Rollback(Target),
     /// Serves from a replica whose host lost power, though acknowledged writes may be missing there
     #[command(after_help = "Example:\n  tether engine accept-loss v1 v1-r2")]
     AcceptLoss {
@@ -182,6 +185,10 @@ async fn order(action: Action) -> Result<()> {
         Action::Promote(target) => {
             target.client().await?.promote(target.request()).await.map_err(refused)?;
             target.done("promoted", json!({"promoted": true}))
+        }
+        Action::Rollback(target) => {
+            target.client().await?.rollback(target.request()).await.map_err(refused)?;
+            target.done("rolled back", json!({"rolledBack": true}))
         }
         Action::AcceptLoss { target, name } => {
             let request = proto::ReplicaRequest { instance: target.instance.clone(), name: name.clone() };
@@ -291,7 +298,7 @@ async fn info(target: &Target) -> Result<()> {
     let value = json!({
         "volume": info.volume, "size": info.size, "phase": info.phase, "holder": info.holder, "epoch": info.epoch,
         "generation": info.generation, "inSync": info.in_sync, "standby": info.standby, "suspended": info.suspended,
-        "replicas": replicas, "nbd": info.nbd, "clients": info.clients, "requestsInFlight": info.requests_in_flight,
+        "replicas": replicas, "nbd": info.nbd, "peer": info.peer, "clients": info.clients, "requestsInFlight": info.requests_in_flight,
         "events": info.events, "device": info.device, "deviceError": info.device_error, "volumeUid": volume_id(&info.volume).to_string(),
     });
     output::print(target.output, &value, |_| table(&info))

@@ -34,7 +34,7 @@ pub(super) use control::refused;
 #[command(
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
-    after_help = "Prints `serving URI` on standard output once reads and writes are served.\n\n\
+    after_help = "Prints `serving URI` on standard output once reads and writes are served, and `standby URI` before if it is one.\n\n\
                   Example:\n  tether engine --volume v1 --size 4GiB --replica 127.0.0.1:9601 --replica 127.0.0.1:9602 \\\n    \
                   --record v1.record --nbd unix:/run/v1.sock\n  tether engine info v1\n  tether engine snapshot create v1 before-upgrade"
 )]
@@ -91,6 +91,16 @@ struct Serve {
     /// Bytes per second of resync, such as 50MiB; without it there is no limit
     #[arg(long, value_name = "SIZE")]
     resync_limit: Option<Size>,
+    /// Let standbys of other nodes read through this engine: IP:PORT or unix:/path
+    #[arg(long, value_name = "ADDR")]
+    peer_listen: Option<Address>,
+    /// Do not take the volume: be named in the record as standby, read through the engine that holds it, and take over
+    /// with the first write or with `tether engine promote`
+    #[arg(long, requires = "source")]
+    standby: bool,
+    /// Where the engine that holds the volume lets standbys read (its --peer-listen)
+    #[arg(long, value_name = "ADDR", requires = "standby")]
+    source: Option<Address>,
     /// Do not wait for leases of older engines: every engine that ever held this volume is known to be stopped
     #[arg(long)]
     older_stopped: bool,
@@ -121,7 +131,8 @@ impl Serve {
 
     fn settings(&self, volume: &str) -> Result<Settings> {
         let replicas: Vec<_> = self.replicas.iter().map(|replica| replica.0.clone()).collect();
-        let key = self.key.read(replicas.iter().map(|replica| &replica.address))?;
+        let peers = self.peer_listen.iter().chain(&self.source);
+        let key = self.key.read(replicas.iter().map(|replica| &replica.address).chain(peers))?;
         let resync_bytes_per_second = self.resync_limit.map_or(0, |limit| limit.0);
         Ok(Settings {
             volume: volume.to_owned(),
@@ -133,7 +144,9 @@ impl Serve {
             nbd: self.nbd()?,
             limits: Limits { resync_bytes_per_second, ..Limits::default() },
             older_stopped: self.older_stopped,
-            standby: false,
+            peer_listen: self.peer_listen.clone(),
+            standby: self.standby,
+            source: self.source.clone(),
             rules: Rules::default(),
         })
     }
@@ -167,6 +180,9 @@ fn run_serve(args: Serve) -> Result<Exit> {
         let cancel = role::until_signal()?;
         let bound = bind(&control_address, &args.control.tls.protection())?;
         let announced = engine.clone();
+        if args.standby {
+            output::say(&format!("standby {}\n", uris.join(" ")));
+        }
         tokio::spawn(async move {
             if announced.get_async(Command::Serving).await == Ok(Answer::Done) {
                 output::say(&format!("serving {}\n", uris.join(" ")));

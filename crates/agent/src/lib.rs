@@ -1,11 +1,10 @@
 //! The node side: what a kubelet does for Tether, on a node of the embedded cluster.
 //!
-//! One process per node. It registers the node and keeps it alive ([`node`], [`heartbeat`]), tells the life of
-//! the pods that are bound to it ([`pods`]), and acts inside the node's own mount namespace ([`namespace`]), which
-//! outlives it: killing the agent unmounts nothing.
-//!
-//! No containers are run. A pod is a place where volumes get mounted.
+//! One process per node. It registers the node and keeps it alive ([`node`], [`heartbeat`]), runs the pods that are
+//! bound to it ([`pods`]) as processes of the host ([`container`]), and acts inside the node's own mount namespace
+//! ([`namespace`]). Both outlive it: killing the agent unmounts nothing and ends no container.
 
+pub mod container;
 pub mod host;
 pub mod loops;
 pub mod namespace;
@@ -13,7 +12,6 @@ pub mod namespace;
 mod heartbeat;
 mod node;
 mod pods;
-mod volumes;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -35,6 +33,8 @@ pub struct Options {
     pub version: String,
     /// Why kernel devices and mounts cannot be used here, if they cannot.
     pub mounts_unavailable: Option<String>,
+    /// Added to the environment of every container.
+    pub container_env: Vec<(String, String)>,
     /// What whoever restarts this process knows of its past.
     pub restarts: Option<Restarts>,
 }

@@ -80,6 +80,12 @@ fn leave_namespace() -> io::Result<rustix::thread::Pid> {
     Ok(gettid())
 }
 
+/// Gives this process a mount namespace of its own, which still receives what the host mounts later. It must have one
+/// thread only.
+pub fn leave() -> io::Result<()> {
+    leave_namespace().map(drop)
+}
+
 /// Moves this process into the namespace that `holder` holds. It must have one thread only, so this comes first
 /// of all; relative paths lose their meaning.
 pub fn enter(holder: &Path) -> Result<(), NamespaceError> {

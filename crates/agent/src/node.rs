@@ -269,6 +269,7 @@ mod tests {
             data_dir: "/".into(),
             version: "v1.35.0".into(),
             mounts_unavailable: None,
+            container_env: Vec::new(),
             restarts: None,
         }
     }

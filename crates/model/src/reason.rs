@@ -64,6 +64,12 @@ reasons! {
     Started,
     /// A volume of the pod cannot be mounted.
     FailedMount,
+    /// A container is being stopped.
+    Killing,
+    /// A container that ended is run again after a pause.
+    BackOff,
+    /// What the container's environment comes from is missing.
+    CreateContainerConfigError,
 
     // Pod garbage collection.
 

@@ -13,11 +13,21 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+use crate::output::Exit;
+
 fn main() -> ExitCode {
     // Before anything else: a holder is this program, but small, without threads and without a command line of ours.
     let words: Vec<String> = std::env::args().skip(1).collect();
     if words.first().is_some_and(|word| word == tether_engine::device::holder::SUBCOMMAND) {
         return tether_engine::device::holder::main(&words[1..]);
+    }
+    // So is the process that watches over a container.
+    if let [word, dir] = words.as_slice()
+        && word == tether_agent::container::shim::SUBCOMMAND
+    {
+        return output::exit(
+            tether_agent::container::shim::run(dir.as_ref()).map(|()| Exit::Success).map_err(Into::into),
+        );
     }
     output::exit(commands::Cli::parse().run())
 }

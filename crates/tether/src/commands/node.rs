@@ -8,13 +8,14 @@ use tether_agent::{Options, Restarts, namespace};
 
 use super::role::{self, LAST_EXIT_ENV, RESTARTS_ENV, SUPERVISOR_ENV, Threads};
 use crate::client;
+use crate::cluster::CLUSTER_ENV;
 use crate::logging::LogArgs;
 use crate::output::Exit;
 
 /// Runs the agent of one node of an embedded cluster
 ///
-/// It registers the node, keeps its lease, and plays the kubelet for pods that are bound to it. No containers are
-/// run: a pod is a place where volumes get mounted.
+/// It registers the node, keeps its lease, and plays the kubelet for pods that are bound to it. Containers that say
+/// what to execute run as processes of this host; they go on when the agent ends. No images are pulled.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Prints a line `ready` on standard output once the API server has acknowledged the node.\n\n\
                   Example:\n  tether node --name node-1 --kubeconfig ./nodes/node-1/kubeconfig --data-dir ./nodes/node-1")]
@@ -66,6 +67,8 @@ pub(crate) fn run(args: Args) -> Result<Exit> {
         data_dir,
         version: tether_apiserver::git_version(),
         mounts_unavailable: namespace::unavailable(),
+        // Containers outlive this process; by its mark a later `tether up` finds them.
+        container_env: std::env::var(CLUSTER_ENV).map(|mark| (CLUSTER_ENV.to_owned(), mark)).into_iter().collect(),
         restarts: supervised.then_some(restarts),
     };
     role::runtime(Threads::One)?.block_on(async {

@@ -1,0 +1,174 @@
+//! The pods of this node: each is looked at when it or one of its processes changes, and `plan::kubelet` decides.
+
+mod apply;
+mod sources;
+mod volumes;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Client;
+use kube::api::Api;
+use kube::runtime::events::{Recorder, Reporter};
+use kube::runtime::watcher;
+use tether_controllers::cache::{Cache, Seen, key};
+use tether_controllers::clock::SystemClock;
+use tether_controllers::queue::Queue;
+use tether_controllers::worker::{Reconcile, log, work_many};
+use tether_controllers::write::WriteError;
+use tether_plan::kubelet::{self, Change, LaunchError, Observed, Sources};
+use tether_plan::object::uid;
+use tokio_util::sync::CancellationToken;
+
+use crate::Options;
+use crate::container::runner::Runner;
+
+/// Pods that are worked on at the same time.
+const CONCURRENT_PODS: usize = 16;
+/// Looks at one pod in a row: what is started is looked at at once, and a pod has a bounded number of containers that
+/// start one after the other. More than this is a bug that must not spin.
+const MAX_LOOKS: usize = 64;
+
+/// What is worked on.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Key {
+    Pod {
+        namespace: String,
+        name: String,
+    },
+    /// What pods left behind that do not exist any more.
+    Rest,
+}
+
+/// The kubelet of this node, as far as pods are concerned.
+pub(crate) struct Pods {
+    client: Client,
+    recorder: Recorder,
+    address: String,
+    known: Arc<Cache<Pod>>,
+    runner: Arc<Runner>,
+}
+
+/// Runs every pod bound to this node until `cancel`. Their processes go on without us.
+pub(crate) async fn run(client: Client, options: &Options, cancel: &CancellationToken) {
+    let queue = Queue::new(Arc::new(SystemClock::default()));
+    let pods: Arc<Cache<Pod>> = Cache::whole(Some(|pod| vec![uid(pod).to_owned()]));
+    pods.subscribe({
+        let queue = queue.clone();
+        move |seen| match seen {
+            Seen::Applied { new, .. } => queue.add(key_of(new)),
+            Seen::Deleted(_) => queue.add(Key::Rest),
+        }
+    });
+    pods.subscribe_lists({
+        let queue = queue.clone();
+        move |_| queue.add(Key::Rest)
+    });
+    let ended = {
+        let (queue, pods) = (queue.clone(), pods.clone());
+        move |uid: &str| match pods.find(uid).first() {
+            Some(pod) => queue.add(key_of(pod)),
+            None => queue.add(Key::Rest),
+        }
+    };
+    let dir = options.data_dir.join("pods");
+    let runner = Runner::new(dir, options.container_env.clone(), options.mounts_unavailable.is_none(), ended);
+    let reporter = Reporter { controller: "kubelet".into(), instance: Some(options.name.clone()) };
+    let kubelet = Pods {
+        recorder: Recorder::new(client.clone(), reporter),
+        address: options.address.to_string(),
+        known: pods.clone(),
+        runner,
+        client: client.clone(),
+    };
+    let mine = watcher::Config::default().fields(&format!("spec.nodeName={}", options.name));
+    tokio::select! {
+        () = pods.clone().run(Api::all(client), mine) => {}
+        () = async {
+            pods.ready().await;
+            work_many(Arc::new(kubelet), queue, CONCURRENT_PODS).await;
+        } => {}
+        () = cancel.cancelled() => {}
+    }
+}
+
+fn key_of(pod: &Pod) -> Key {
+    let (namespace, name) = key(pod);
+    Key::Pod { namespace, name }
+}
+
+impl Reconcile for Pods {
+    type Key = Key;
+    const NAME: &'static str = "kubelet";
+
+    async fn reconcile(&self, key: &Key) -> Result<Option<Timestamp>, WriteError> {
+        let Key::Pod { namespace, name } = key else { return self.remove_rest() };
+        for _ in 0..MAX_LOOKS {
+            let Some(pod) = self.known.get(namespace, name) else { return Ok(None) };
+            let now = Timestamp::now();
+            let (observed, sources) = self.observe(&pod).await?;
+            let plan = kubelet::decide(&observed, now);
+            log(Self::NAME, &plan);
+            let started = plan.changes.iter().any(|change| matches!(change, Change::Start { .. }));
+            let wake_at = plan.wake_at();
+            self.apply(&observed, &sources, plan.changes).await?;
+            self.publish(&plan.events).await;
+            if !started {
+                return Ok(wake_at);
+            }
+        }
+        Err(unfinished(format!("pod {namespace}/{name}")))
+    }
+}
+
+impl Pods {
+    async fn observe<'a>(&'a self, pod: &'a Pod) -> Result<(Observed<'a>, Sources), WriteError> {
+        let runs = self.runner.observe(uid(pod)).map_err(failed)?;
+        let read = |error| WriteError::of("read what a pod needs", error);
+        let unmounted = volumes::unmounted(&self.client, pod).await.map_err(read)?;
+        let has_process = pod.spec.iter().flat_map(|spec| &spec.containers).any(kubelet::is_process);
+        let sources = match has_process && !tether_plan::object::is_deleting(pod) {
+            true => sources::read(&self.client, pod).await.map_err(read)?,
+            false => Sources::default(),
+        };
+        let unready = self.unready(pod, &sources);
+        Ok((Observed { pod, unmounted, address: &self.address, runs, unready }, sources))
+    }
+
+    /// Containers whose environment cannot be put together.
+    fn unready(&self, pod: &Pod, sources: &Sources) -> BTreeMap<String, String> {
+        let spec = pod.spec.iter();
+        let containers = spec.flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers));
+        let error = |error: LaunchError| error.to_string();
+        let processes = containers.filter(|container| kubelet::is_process(container));
+        let checked = processes.filter_map(|container| {
+            let why = kubelet::launch(pod, container, &self.address, sources).err().map(error)?;
+            Some((container.name.clone(), why))
+        });
+        checked.collect()
+    }
+
+    /// Ends what pods left that do not exist any more.
+    fn remove_rest(&self) -> Result<Option<Timestamp>, WriteError> {
+        for uid in self.runner.pods().map_err(failed)? {
+            if self.known.find(&uid).is_empty() {
+                self.runner.remove(&uid).map_err(failed)?;
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// A failure of this host, not of the API server: tried again like any other.
+fn failed(error: impl std::error::Error + Send + Sync + 'static) -> WriteError {
+    WriteError::Refused {
+        operation: "run containers".to_owned(),
+        source: Box::new(kube::Error::Service(Box::new(error))),
+    }
+}
+
+fn unfinished(operation: String) -> WriteError {
+    WriteError::Unfinished { operation }
+}

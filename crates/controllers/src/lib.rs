@@ -23,6 +23,7 @@ pub mod publish;
 pub mod queue;
 mod schedule;
 mod service_account;
+mod tickets;
 pub mod trim;
 pub mod worker;
 pub mod write;
@@ -34,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 use self::context::Context;
 use self::leader::Election;
 pub use self::options::Options;
-use self::worker::work;
+use self::worker::{work, work_many};
 pub use self::write::WriteError;
 
 /// A controller panicked, which is a bug: all of them have ended, and whoever supervises the process starts it anew.
@@ -73,6 +74,7 @@ async fn lead(client: Client, options: &Options) -> Result<(), Ended> {
     let (accounts, account_queue) = service_account::ServiceAccounts::new(&context, options.root_ca.clone());
     let (binding, binding_queue) = binding::Binding::new(&context);
     let (scheduler, schedule_queue) = schedule::Scheduler::new(&context);
+    let (tickets, ticket_queue) = tickets::Tickets::new(&context);
 
     let mut tasks = JoinSet::new();
     context.watch(&mut tasks);
@@ -87,6 +89,7 @@ async fn lead(client: Client, options: &Options) -> Result<(), Ended> {
     tasks.spawn(work(accounts, account_queue));
     tasks.spawn(work(binding, binding_queue));
     tasks.spawn(work(scheduler, schedule_queue));
+    tasks.spawn(work_many(tickets, ticket_queue, tickets::AT_ONCE));
     (options.on_leading)();
     while let Some(ended) = tasks.join_next().await {
         ended?;

@@ -15,7 +15,7 @@ use crate::kinds::Kinds;
 /// One cache for each kind of `longhorn.io`; all objects are in one namespace.
 pub(crate) struct Longhorn {
     pub(crate) volumes: Arc<Cache<Volume>>,
-    /// By the uids of the owners of their tickets: [`tickets_of_owner`].
+    /// By what their tickets name: [`tickets_of_owner`], [`tickets_on_node`].
     pub(crate) attachments: Arc<Cache<VolumeAttachment>>,
     /// By volume.
     pub(crate) engines: Arc<Cache<Engine>>,
@@ -32,7 +32,7 @@ impl Longhorn {
     pub(crate) fn new(kinds: &Arc<Kinds>) -> Self {
         let longhorn = Self {
             volumes: Cache::whole(None),
-            attachments: Cache::whole(Some(owner_words)),
+            attachments: Cache::whole(Some(ticket_words)),
             engines: Cache::whole(Some(|engine| vec![engine.spec.volume_name.clone()])),
             replicas: Cache::whole(Some(|replica| vec![replica.spec.volume_name.clone()])),
             snapshots: Cache::whole(Some(|snapshot| vec![snapshot.spec.volume.clone()])),
@@ -81,12 +81,19 @@ impl Longhorn {
     }
 }
 
-fn owner_words(attachment: &VolumeAttachment) -> Vec<String> {
-    let owners = attachment.spec.attachment_tickets.values().filter_map(|ticket| ticket.owner.as_ref());
-    owners.map(|owner| tickets_of_owner(&owner.uid)).collect()
+/// Attachments are looked up by the nodes that their tickets name and by the owners of their tickets.
+fn ticket_words(attachment: &VolumeAttachment) -> Vec<String> {
+    let tickets = || attachment.spec.attachment_tickets.values();
+    let owners = tickets().filter_map(|ticket| ticket.owner.as_ref()).map(|owner| tickets_of_owner(&owner.uid));
+    owners.chain(tickets().map(|ticket| tickets_on_node(&ticket.node_id))).collect()
 }
 
 /// The word for the attachments with a ticket of an owner.
 pub(crate) fn tickets_of_owner(uid: &str) -> String {
     format!("owner {uid}")
+}
+
+/// The word for the attachments with a ticket for a node.
+pub(crate) fn tickets_on_node(node: &str) -> String {
+    format!("node {node}")
 }

@@ -61,6 +61,8 @@ pub enum Command {
     Target(Address),
     /// As `Target`, and a connection to another place is left at once.
     Move(Address),
+    /// As `Move`, to read only: until it is moved again it changes nothing.
+    Visit(Address),
     /// No more requests.
     Pause,
     Resume,
@@ -97,6 +99,8 @@ pub struct Client {
     paused: bool,
     /// Whether it gives space back.
     trims: bool,
+    /// Whether it only reads for now.
+    visits: bool,
     pub reports: Vec<Report>,
 }
 
@@ -114,6 +118,7 @@ impl Client {
             places: (0..PLACES).map(|place| place * stride / 8 * 8).collect(),
             paused: false,
             trims,
+            visits: false,
             reports: Vec::new(),
         }
     }
@@ -127,6 +132,22 @@ impl Client {
         self.link.as_ref().is_none_or(|link| link.pending.is_empty())
     }
 
+    fn command(&mut self, command: Command, out: &mut Effects<Self>) {
+        match command {
+            Command::Target(address) => self.target = Some(address),
+            Command::Move(address) | Command::Visit(address) => {
+                if self.target.replace(address.clone()) != Some(address)
+                    && let Some(link) = &self.link
+                {
+                    out.io.abort(link.conn);
+                    self.drop_link();
+                }
+            }
+            Command::Pause => self.paused = true,
+            Command::Resume => self.paused = false,
+        }
+    }
+
     fn op(&mut self) -> Op {
         let place = self.places[self.random.below(PLACES) as usize];
         let first = place + self.random.below(SECTORS_PER_PLACE - 1);
@@ -138,6 +159,8 @@ impl Client {
         };
         let fua = self.random.below(8) == 0;
         match self.random.below(100) {
+            kind if self.visits && kind > 0 => Op::Read { first, count },
+            _ if self.visits => Op::Flush,
             0..45 => Op::Read { first, count },
             45..84 => Op::Write { first, count, fua },
             84..88 => Op::Zero { first, count, fua },
@@ -339,19 +362,12 @@ impl Machine for Client {
                     }
                 }
             }
-            Event::Command { command, .. } => match command {
-                Command::Target(address) => self.target = Some(address),
-                Command::Move(address) => {
-                    if self.target.replace(address.clone()) != Some(address)
-                        && let Some(link) = &self.link
-                    {
-                        out.io.abort(link.conn);
-                        self.drop_link();
-                    }
+            Event::Command { command, .. } => {
+                if let Command::Move(_) | Command::Visit(_) = command {
+                    self.visits = matches!(command, Command::Visit(_));
                 }
-                Command::Pause => self.paused = true,
-                Command::Resume => self.paused = false,
-            },
+                self.command(command, out);
+            }
             Event::Io(_) => {}
             Event::Returned { value, .. } => match value {},
         }

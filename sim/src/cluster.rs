@@ -51,6 +51,9 @@ pub struct Cluster {
     pub engines: Vec<usize>,
     pub clients: Vec<usize>,
     standby: Option<usize>,
+    /// How often a write at a standby took the volume over, and how often a standby ended before its promotion.
+    pub taken_over: u64,
+    pub rolled_back: u64,
     serving: Vec<(usize, CommandId)>,
     pub info: Option<Info>,
     asked: Option<(usize, CommandId)>,
@@ -91,6 +94,8 @@ impl Cluster {
             engines: Vec::new(),
             clients: Vec::new(),
             standby: None,
+            taken_over: 0,
+            rolled_back: 0,
             serving: Vec::new(),
             info: None,
             asked: None,
@@ -235,11 +240,14 @@ impl Cluster {
         let mut process = Process::new(format!("engine {number}"), host, kind);
         process.holder = holder;
         let index = self.world.spawn(process);
+        self.watch(index);
         if standby {
             self.standby = Some(index);
         } else {
             self.engines.push(index);
-            self.watch(index);
+            if let Some(standby) = self.standby {
+                self.world.command(standby, Command::Source { address: address(30_000 + index) });
+            }
         }
         index
     }
@@ -276,7 +284,12 @@ impl Cluster {
             for replica in &mut self.replicas {
                 replica.take_if(|process| *process == index);
             }
+            if self.standby.take_if(|standby| *standby == index).is_some() {
+                self.rolled_back += 1;
+                self.point_clients(true);
+            }
         }
+        self.notice_promotion();
         for grown in std::mem::take(&mut self.world.record.grown) {
             self.tainted.retain(|replica| member(*replica) != grown);
         }
@@ -367,9 +380,21 @@ impl Cluster {
                 self.point_clients(false);
             }
             Fault::KillOld => self.kill_old(),
-            Fault::Standby if self.standby.is_none() && self.newest_may_go() => drop(self.start_engine(true)),
+            Fault::Standby if self.standby.is_none() && self.newest_may_go() => self.migrate(),
             Fault::PowerOff(_) | Fault::Standby => {}
             Fault::Promote => self.promote(),
+            Fault::StrayWrites => self.stray_writes(),
+            Fault::Rollback { at_source } => {
+                if let Some(standby) = self.standby {
+                    self.world.command(if at_source { newest } else { standby }, Command::Rollback);
+                }
+            }
+            Fault::KillStandby => {
+                if let Some(standby) = self.standby.take() {
+                    self.world.kill(standby, false);
+                    self.point_clients(true);
+                }
+            }
             Fault::Cut(a, b) => self.world.cut(a, b),
             Fault::Heal(a, b) => self.world.heal(a, b),
             Fault::Reset(a, b) => self.world.reset_connections(a, b),
@@ -420,11 +445,44 @@ impl Cluster {
         self.point_clients(true);
     }
 
+    /// Starts a standby, at which some clients read.
+    fn migrate(&mut self) {
+        let standby = self.start_engine(true);
+        self.send_clients(|| client::Command::Visit(address(20_000 + standby)));
+    }
+
+    /// Some clients write at the standby.
+    fn stray_writes(&mut self) {
+        if let Some(standby) = self.standby {
+            self.send_clients(|| client::Command::Move(address(20_000 + standby)));
+        }
+    }
+
+    fn send_clients(&mut self, command: impl Fn() -> client::Command) {
+        for client in self.clients.clone() {
+            if self.world.random.coin() {
+                self.world.queue.after(0, Action::Told(client, Told::Client(command())));
+            }
+        }
+    }
+
+    /// A standby that took over, by itself or by a stray write, is the engine now.
+    fn notice_promotion(&mut self) {
+        let Some(record) = &self.world.record.record else { return };
+        let holder = record.holder;
+        if let Some(standby) = self.standby.take_if(|standby| self.world.processes[*standby].holder == holder) {
+            self.world.note("a write took the volume over");
+            self.taken_over += 1;
+            self.engines.push(standby);
+            self.info = None;
+            self.point_clients(false);
+        }
+    }
+
     fn promote(&mut self) {
         let Some(standby) = self.standby.take() else { return };
         self.world.command(standby, Command::Promote);
         self.engines.push(standby);
-        self.watch(standby);
         self.info = None;
         self.point_clients(false);
     }
@@ -439,6 +497,7 @@ impl Cluster {
             }
         }
         self.world.record.mood = Mood::Well;
+        self.notice_promotion();
         if let Some(standby) = self.standby.take() {
             self.world.kill(standby, false);
         }

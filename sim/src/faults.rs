@@ -29,9 +29,16 @@ pub enum Fault {
     Failover,
     /// The old engines are ended.
     KillOld,
-    /// A standby is started, and promoted a little later.
+    /// A standby is started; some clients read there.
     Standby,
     Promote,
+    /// Those clients begin to write, which takes the volume over.
+    StrayWrites,
+    /// The migration is given up: asked of the standby, or of the engine that holds the volume.
+    Rollback {
+        at_source: bool,
+    },
+    KillStandby,
     Cut(usize, usize),
     Heal(usize, usize),
     Reset(usize, usize),
@@ -183,7 +190,13 @@ fn draw(
         }
         Family::Migration => {
             put(now, Fault::Standby);
-            put(now + 1_000_000 + short, Fault::Promote);
+            let end = match random.below(8) {
+                0..3 => Fault::Promote,
+                3..5 => Fault::StrayWrites,
+                5 | 6 => Fault::Rollback { at_source: random.coin() },
+                _ => Fault::KillStandby,
+            };
+            put(now + 1_000_000 + short, end);
             put(now + 9_000_000, Fault::KillOld);
         }
         Family::Partition => {

@@ -15,6 +15,7 @@ pub mod cluster;
 pub mod faults;
 pub mod history;
 pub mod log;
+pub mod net;
 pub mod oracle;
 pub mod process;
 pub mod queue;

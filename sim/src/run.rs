@@ -50,6 +50,8 @@ pub struct Outcome {
     /// Requests: done, failed, lost.
     pub requests: (u64, u64, u64),
     pub engines: usize,
+    /// Reads that standbys answered, and how standbys ended: taken over by a write, rolled back.
+    pub standby: (u64, u64, u64),
     /// Changes of the record.
     pub generations: u64,
     pub virtual_seconds: u64,
@@ -80,6 +82,7 @@ pub fn run(asked: &Plan) -> Outcome {
         failure,
         requests: (history.done, history.failed, history.lost),
         engines: cluster.engines.len(),
+        standby: (cluster.world.read_through, cluster.taken_over, cluster.rolled_back),
         generations: cluster.world.record.generations,
         virtual_seconds: cluster.world.queue.now() / 1_000_000,
         log: cluster.world.log.lines().to_vec(),

@@ -2,18 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use tether_engine::engine_server::{Answer, Command};
-use tether_engine::host::{Address, Broken, CallId, CommandId, ConnId, IoEffect, IoEvent, Time, TimerId};
+use tether_engine::host::{Broken, CallId, CommandId, ConnId, IoEffect, IoEvent, Time, TimerId};
 use tether_engine::record::RecordCall;
 use tether_store::files::fake::{FakeDisk, Random};
 use tether_store::{FileOp, OpId, OpKind, OpResult};
 
+use crate::client;
 use crate::faults::Fault;
 use crate::history::History;
 use crate::log::Log;
+use crate::net::{Piece, PieceBox, Wire};
 use crate::oracle::Violation;
-use crate::process::{End, Process, Told, Wants};
+use crate::process::{Process, Told, Wants};
 use crate::queue::Queue;
 use crate::record::RecordService;
 
@@ -42,28 +44,10 @@ impl Host {
     }
 
     /// When its clock shows `at`.
-    fn moment(&self, at: Time) -> u64 {
+    pub(crate) fn moment(&self, at: Time) -> u64 {
         let since = at.0.saturating_sub(self.offset);
         (u128::from(since) * 1_000_000).div_ceil((1_000_000 + self.ppm) as u128) as u64
     }
-}
-
-/// A connection: bytes of each direction stay in order or it ends.
-#[derive(Debug)]
-pub struct Wire {
-    ends: [(usize, ConnId); 2],
-    accepted: bool,
-    /// By receiving side: when the last piece arrives.
-    last: [u64; 2],
-    /// By receiving side: what did not get through and is sent again when the way is open.
-    held: [Vec<Piece>; 2],
-}
-
-#[derive(Debug, Clone)]
-enum Piece {
-    Bytes(Bytes),
-    Fin,
-    Reset,
 }
 
 /// What comes next.
@@ -104,10 +88,6 @@ pub enum Action {
     Answered,
 }
 
-/// Keeps the pieces private.
-#[derive(Debug)]
-pub struct PieceBox(Piece);
-
 /// Bugs planted below the machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plant {
@@ -124,7 +104,7 @@ pub struct World {
     pub log: Log,
     pub hosts: Vec<Host>,
     pub processes: Vec<Process>,
-    wires: Vec<Wire>,
+    pub(crate) wires: Vec<Wire>,
     /// Pairs of hosts that do not hear each other, with how often they were cut.
     pub cuts: BTreeMap<(usize, usize), u32>,
     /// What waits for processes that are stopped.
@@ -139,11 +119,9 @@ pub struct World {
     /// By process: timers that fired in a second.
     timers: BTreeMap<usize, (u64, u64)>,
     pub steps: u64,
+    /// Reads that standbys answered.
+    pub read_through: u64,
     pub finished: Vec<usize>,
-}
-
-fn pair(a: usize, b: usize) -> (usize, usize) {
-    (a.min(b), a.max(b))
 }
 
 impl World {
@@ -165,6 +143,7 @@ impl World {
             answered: false,
             timers: BTreeMap::new(),
             steps: 0,
+            read_through: 0,
             finished: Vec::new(),
         }
     }
@@ -228,76 +207,6 @@ impl World {
         for action in self.waiting.remove(&index).unwrap_or_default() {
             self.queue.after(0, action);
         }
-    }
-
-    pub fn cut(&mut self, a: usize, b: usize) {
-        *self.cuts.entry(pair(a, b)).or_default() += 1;
-        self.note(&format!("cut hosts {a} and {b}"));
-    }
-
-    pub fn heal(&mut self, a: usize, b: usize) {
-        if let Some(count) = self.cuts.get_mut(&pair(a, b)) {
-            *count -= 1;
-            if *count == 0 {
-                self.cuts.remove(&pair(a, b));
-            }
-            self.note(&format!("heal hosts {a} and {b}"));
-            self.send_again();
-        }
-    }
-
-    pub fn open_way(&self, a: usize, b: usize) -> bool {
-        self.hosts[a].up && self.hosts[b].up && !self.cuts.contains_key(&pair(a, b))
-    }
-
-    /// What did not get through is tried again; some connections do not live to see it.
-    pub fn send_again(&mut self) {
-        for index in 0..self.wires.len() {
-            let [(a, _), (b, _)] = self.wires[index].ends;
-            if self.wires[index].held.iter().all(Vec::is_empty)
-                || !self.open_way(self.processes[a].host, self.processes[b].host)
-            {
-                continue;
-            }
-            if self.random.below(4) == 0 {
-                self.wires[index].held = [Vec::new(), Vec::new()];
-                self.transmit(index, 0, Piece::Reset);
-                self.transmit(index, 1, Piece::Reset);
-                continue;
-            }
-            for side in 0..2 {
-                for piece in std::mem::take(&mut self.wires[index].held[side]) {
-                    self.transmit(index, side, piece);
-                }
-            }
-        }
-    }
-
-    /// Ends all connections between two hosts, as a firewall that forgot them would.
-    pub fn reset_connections(&mut self, a: usize, b: usize) {
-        self.note(&format!("reset connections of hosts {a} and {b}"));
-        for index in 0..self.wires.len() {
-            let [(x, _), (y, _)] = self.wires[index].ends;
-            if self.wires[index].accepted && pair(self.processes[x].host, self.processes[y].host) == pair(a, b) {
-                self.transmit(index, 0, Piece::Reset);
-                self.transmit(index, 1, Piece::Reset);
-            }
-        }
-    }
-
-    fn delay(&mut self) -> u64 {
-        match self.random.below(60) {
-            0 => 1000 + self.random.below(60_000),
-            _ => 30 + self.random.below(250),
-        }
-    }
-
-    fn transmit(&mut self, wire: usize, side: usize, piece: Piece) {
-        let delay = self.delay();
-        let now = self.queue.now();
-        let at = (now + delay).max(self.wires[wire].last[side] + 1);
-        self.wires[wire].last[side] = at;
-        self.queue.at(at, Action::Arrive { wire, side, piece: PieceBox(piece) });
     }
 
     /// Runs the next thing. False if there is none or the run is over.
@@ -416,77 +325,6 @@ impl World {
         }
     }
 
-    fn dialed(&mut self, wire: usize) {
-        let [(dialer, conn), (listener, _)] = self.wires[wire].ends;
-        let (from, to) = (self.processes[dialer].host, self.processes[listener].host);
-        if !self.open_way(from, to) || !self.processes[dialer].conns.contains_key(&conn) {
-            return;
-        }
-        if !self.processes[listener].alive || self.processes[listener].listeners.is_empty() {
-            self.queue.after(50, Action::DialOver(dialer, conn));
-            return;
-        }
-        let accepted = self.processes[listener].accept();
-        let end = End { wire, side: 1, open: true, ..End::default() };
-        self.processes[listener].conns.insert(accepted, end);
-        self.wires[wire].ends[1].1 = accepted;
-        self.wires[wire].accepted = true;
-        self.queue.after(10, Action::Accepted(wire));
-        let delay = self.delay();
-        self.queue.after(delay, Action::Connected(wire));
-        self.wires[wire].last[0] = self.queue.now() + delay;
-    }
-
-    fn accepted(&mut self, wire: usize, now: Time) {
-        let (process, conn) = self.wires[wire].ends[1];
-        let process = &mut self.processes[process];
-        let Some(listener) = process.listeners.keys().next().copied() else { return };
-        if process.conns.contains_key(&conn) {
-            process.tell_io(IoEvent::Accepted { listener, conn, peer: None }, now);
-        }
-    }
-
-    fn connected(&mut self, wire: usize, now: Time) {
-        let (index, conn) = self.wires[wire].ends[0];
-        let process = &mut self.processes[index];
-        if let Some(end) = process.conns.get_mut(&conn) {
-            end.open = true;
-            process.tell_io(IoEvent::Connected { conn }, now);
-            self.queue.after(0, Action::Show { process: index, conn, again: false });
-        } else {
-            self.transmit(wire, 1, Piece::Reset);
-        }
-    }
-
-    fn arrive(&mut self, wire: usize, side: usize, piece: Piece) {
-        let (to, conn) = self.wires[wire].ends[side];
-        let from = self.wires[wire].ends[1 - side].0;
-        if !self.open_way(self.processes[from].host, self.processes[to].host) || !self.wires[wire].held[side].is_empty()
-        {
-            self.wires[wire].held[side].push(piece);
-            return;
-        }
-        let process = &mut self.processes[to];
-        let Some(end) = process.conns.get_mut(&conn).filter(|_| process.alive) else {
-            if matches!(piece, Piece::Bytes(_)) {
-                self.transmit(wire, 1 - side, Piece::Reset);
-            }
-            return;
-        };
-        match piece {
-            Piece::Bytes(bytes) => end.arrived.push_back(bytes),
-            Piece::Fin => end.ended = Some(Broken::Ended),
-            Piece::Reset => {
-                // What was not received yet is lost with the connection.
-                end.arrived.clear();
-                end.ended = Some(Broken::Failed(std::io::ErrorKind::ConnectionReset));
-            }
-        }
-        if end.open {
-            self.queue.after(0, Action::Show { process: to, conn, again: false });
-        }
-    }
-
     fn run_file(&mut self, process: usize, op: FileOp) {
         let host = self.processes[process].host;
         if !self.processes[process].alive {
@@ -540,6 +378,10 @@ impl World {
         for report in reports {
             let through = self.peer_of_client(index).map(|peer| self.processes[peer].holder).unwrap_or_default();
             self.note(&format!("{}: {report:?}", self.processes[index].name));
+            let epoch = self.record.epochs.contains_key(&through);
+            if let (client::Report::Done { values, .. }, false) = (&report, epoch) {
+                self.read_through += u64::from(!values.is_empty());
+            }
             if let Err(violation) = self.history.take(report, through, self.queue.now()) {
                 self.note(&violation.to_string());
                 self.violation.get_or_insert(violation);
@@ -630,29 +472,6 @@ impl World {
                 unreachable!("no kernel device is asked for here")
             }
             IoEffect::Send { .. } => unreachable!("what is sent in one turn must leave together"),
-        }
-    }
-
-    fn dial(&mut self, index: usize, conn: ConnId, address: &Address, deadline: Time) {
-        let at = self.hosts[self.processes[index].host].moment(deadline);
-        self.queue.at(at, Action::DialOver(index, conn));
-        let wire = self.wires.len();
-        self.processes[index].conns.insert(conn, End { wire, side: 0, ..End::default() });
-        let listener = self.processes.iter().rposition(|p| p.listeners.values().any(|local| local == address));
-        // Nobody ever listened there: silence. Whoever did last answers, or its host refuses.
-        let peer = listener.unwrap_or(index);
-        let ends = [(index, conn), (peer, ConnId(0))];
-        self.wires.push(Wire { ends, accepted: false, last: [0; 2], held: [Vec::new(), Vec::new()] });
-        if listener.is_some() {
-            let delay = self.delay();
-            self.queue.after(delay, Action::Dialed(wire));
-            self.wires[wire].last[1] = self.queue.now() + delay;
-        }
-    }
-
-    fn hang_up(&mut self, index: usize, conn: ConnId, piece: Piece) {
-        if let Some(end) = self.processes[index].conns.remove(&conn) {
-            self.transmit(end.wire, 1 - end.side, piece);
         }
     }
 }

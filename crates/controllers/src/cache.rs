@@ -56,6 +56,8 @@ pub struct Cache<K> {
 struct Inner<K> {
     objects: BTreeMap<Key, Arc<K>>,
     by_word: BTreeMap<String, BTreeSet<Key>>,
+    /// The newest version that the watch brought; none while everything is being listed.
+    watched: Option<u64>,
 }
 
 impl<K> Cache<K>
@@ -82,7 +84,7 @@ where
     }
 
     fn keeping(index: Option<Index<K>>, lighten: Lighten<K>) -> Arc<Self> {
-        let inner = Inner { objects: BTreeMap::new(), by_word: BTreeMap::new() };
+        let inner = Inner { objects: BTreeMap::new(), by_word: BTreeMap::new(), watched: None };
         Arc::new(Self {
             inner: RwLock::new(inner),
             listeners: RwLock::default(),
@@ -124,6 +126,17 @@ where
         let _ = self.ready.subscribe().wait_for(|ready| *ready).await;
     }
 
+    /// Takes in what a write of our own has made, so that the next decision sees it: the watch may bring it later.
+    ///
+    /// A version that the watch has passed already says nothing new: if the object is not here, it was deleted since.
+    pub fn wrote(&self, object: K) {
+        let version = version(&object);
+        let is_news = self.inner.read().watched.is_some_and(|watched| version.is_some_and(|ours| ours > watched));
+        if is_news {
+            self.applied(object);
+        }
+    }
+
     /// Watches until dropped. Failures are logged and followed by a new attempt, with a delay that grows.
     pub async fn run(self: Arc<Self>, api: Api<K>, config: watcher::Config) {
         let kind = api.resource_url().to_owned();
@@ -135,7 +148,10 @@ where
         let mut listed: Option<BTreeSet<Key>> = None;
         while let Some(event) = stream.next().await {
             match event {
-                Ok(Event::Init) => listed = Some(BTreeSet::new()),
+                Ok(Event::Init) => {
+                    self.inner.write().watched = None;
+                    listed = Some(BTreeSet::new());
+                }
                 Ok(Event::InitApply(object)) => {
                     if let Some(listed) = &mut listed {
                         listed.insert(key(&object));
@@ -145,14 +161,26 @@ where
                 Ok(Event::InitDone) => {
                     self.retain(&listed.take().unwrap_or_default());
                     let all = self.list();
+                    self.watched(all.iter().filter_map(|object| version(&**object)).max().unwrap_or(0));
                     self.list_listeners.read().iter().for_each(|listener| listener(&all));
                     self.ready.send_replace(true);
                 }
-                Ok(Event::Apply(object)) => self.applied(object),
-                Ok(Event::Delete(object)) => self.deleted(&key(&object)),
+                Ok(Event::Apply(object)) => {
+                    self.watched(version(&object).unwrap_or(0));
+                    self.applied(object);
+                }
+                Ok(Event::Delete(object)) => {
+                    self.watched(version(&object).unwrap_or(0));
+                    self.deleted(&key(&object));
+                }
                 Err(error) => tracing::warn!(kind, %error, "watch failed, trying again"),
             }
         }
+    }
+
+    fn watched(&self, version: u64) {
+        let watched = &mut self.inner.write().watched;
+        *watched = Some(watched.unwrap_or(0).max(version));
     }
 
     fn applied(&self, mut object: K) {
@@ -161,6 +189,13 @@ where
         let new = Arc::new(object);
         let old = {
             let mut inner = self.inner.write();
+            // The watch is behind a write of our own.
+            let is_older = inner.objects.get(&key).is_some_and(|held| {
+                held.uid() == new.uid() && version(&**held).zip(version(&*new)).is_some_and(|(held, new)| new < held)
+            });
+            if is_older {
+                return;
+            }
             let old = inner.objects.insert(key.clone(), new.clone());
             self.reindex(&mut inner, &key, old.as_deref(), Some(&new));
             old
@@ -212,6 +247,11 @@ where
             inner.by_word.entry(word).or_default().insert(key.clone());
         }
     }
+}
+
+/// The version of an object as a number, which is what API servers that store in one sequence give.
+fn version<K: ResourceExt>(object: &K) -> Option<u64> {
+    object.resource_version()?.parse().ok()
 }
 
 /// The key of an object.
@@ -269,5 +309,24 @@ mod tests {
         assert!(cache.get("ns", "b").is_none());
         assert_eq!(cache.find("v3").len(), 1);
         assert!(cache.find("v1").is_empty() && cache.find("v2").is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_write_of_our_own_is_seen_at_once_and_never_undone_by_a_late_watch() {
+        let cache: Arc<Cache<ConfigMap>> = Cache::new();
+        cache.wrote(map("early", "9"));
+        assert!(cache.get("ns", "early").is_none(), "nothing is listed yet");
+        let listed = [Event::Init, Event::InitApply(map("a", "1")), Event::InitDone];
+        cache.follow("configmaps", stream::iter(listed.map(Ok))).await;
+        cache.wrote(map("a", "5"));
+        cache.wrote(map("new", "6"));
+        let held = |name: &str| cache.get("ns", name).and_then(|map| map.resource_version());
+        assert_eq!((held("a").as_deref(), held("new").as_deref()), (Some("5"), Some("6")));
+        let late = [Event::Apply(map("a", "3")), Event::Apply(map("a", "5")), Event::Apply(map("new", "6"))];
+        cache.follow("configmaps", stream::iter(late.map(Ok))).await;
+        assert_eq!(held("a").as_deref(), Some("5"));
+        cache.follow("configmaps", stream::iter([Ok(Event::Delete(map("new", "8")))])).await;
+        cache.wrote(map("new", "7"));
+        assert_eq!(held("new"), None, "it was deleted since");
     }
 }

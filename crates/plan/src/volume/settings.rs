@@ -1,17 +1,12 @@
 //! The settings of the system that the life of a volume depends on, with Longhorn's names and defaults.
 
-use std::collections::BTreeMap;
-
 use jiff::SignedDuration;
 use tether_crd::volume::Choice;
-use tether_crd::{Setting, Volume};
+use tether_crd::{Volume, settings};
 
-use crate::object::name;
 use crate::placement::Policy;
 
 /// Values in force.
-// Settings are yes or no, and independent of each other.
-#[allow(clippy::struct_excessive_bools)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     pub auto_salvage: bool,
@@ -23,8 +18,6 @@ pub struct Settings {
     pub allow_degraded_creation: bool,
     /// For a volume that does not say.
     pub placement: Policy,
-    /// Whether replicas go from where they are to where there is more room.
-    pub default_replica_count: i64,
 }
 
 impl Default for Settings {
@@ -35,45 +28,27 @@ impl Default for Settings {
             rebuilds_per_node: 5,
             allow_degraded_creation: true,
             placement: Policy::default(),
-            default_replica_count: 3,
         }
     }
 }
 
 impl Settings {
-    /// The settings as the objects say; what is missing or makes no sense keeps its default.
-    pub fn of<'a>(settings: impl IntoIterator<Item = &'a Setting>) -> Self {
-        let values: BTreeMap<&str, &str> = settings.into_iter().map(|s| (name(s), s.value.trim())).collect();
-        let mut found = Self::default();
-        let flag = |held: &mut bool, key: &str| {
-            if let Some(value) = values.get(key).and_then(|value| value.parse().ok()) {
-                *held = value;
-            }
-        };
-        let number = |key: &str| values.get(key).and_then(|value| value.parse::<i64>().ok()).filter(|n| *n >= 0);
-        flag(&mut found.auto_salvage, "auto-salvage");
-        flag(&mut found.allow_degraded_creation, "allow-volume-creation-with-degraded-availability");
-        flag(&mut found.placement.node_soft, "replica-soft-anti-affinity");
-        flag(&mut found.placement.zone_soft, "replica-zone-soft-anti-affinity");
-        flag(&mut found.placement.disk_soft, "replica-disk-soft-anti-affinity");
-        flag(&mut found.placement.empty_node_selector_fits_all, "allow-empty-node-selector-volume");
-        flag(&mut found.placement.empty_disk_selector_fits_all, "allow-empty-disk-selector-volume");
-        if let Some(seconds) = number("replica-replenishment-wait-interval") {
-            found.replenishment_wait = SignedDuration::from_secs(seconds);
+    /// What of all settings matters here.
+    pub fn of(all: &settings::Settings) -> Self {
+        Self {
+            auto_salvage: all.flag(settings::AUTO_SALVAGE),
+            replenishment_wait: seconds(all.number(settings::REPLICA_REPLENISHMENT_WAIT_INTERVAL)),
+            rebuilds_per_node: all.number(settings::CONCURRENT_REPLICA_REBUILD_PER_NODE_LIMIT),
+            allow_degraded_creation: all.flag(settings::ALLOW_VOLUME_CREATION_WITH_DEGRADED_AVAILABILITY),
+            placement: Policy {
+                node_soft: all.flag(settings::REPLICA_SOFT_ANTI_AFFINITY),
+                zone_soft: all.flag(settings::REPLICA_ZONE_SOFT_ANTI_AFFINITY),
+                disk_soft: all.flag(settings::REPLICA_DISK_SOFT_ANTI_AFFINITY),
+                over_provisioning_percent: all.number(settings::STORAGE_OVER_PROVISIONING_PERCENTAGE),
+                minimal_available_percent: all.number(settings::STORAGE_MINIMAL_AVAILABLE_PERCENTAGE),
+                ..Policy::default()
+            },
         }
-        if let Some(limit) = number("concurrent-replica-rebuild-per-node-limit") {
-            found.rebuilds_per_node = limit;
-        }
-        if let Some(percent) = number("storage-over-provisioning-percentage") {
-            found.placement.over_provisioning_percent = percent;
-        }
-        if let Some(percent) = number("storage-minimal-available-percentage") {
-            found.placement.minimal_available_percent = percent;
-        }
-        if let Some(count) = number("default-replica-count").filter(|count| *count > 0) {
-            found.default_replica_count = count;
-        }
-        found
     }
 
     /// Where replicas of a volume may go: what the volume says comes before what the settings say.
@@ -93,27 +68,27 @@ impl Settings {
     }
 }
 
+fn seconds(seconds: i64) -> SignedDuration {
+    SignedDuration::from_secs(seconds.max(0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn settings_have_defaults_and_a_volume_has_the_last_word() {
-        let setting = |key: &str, value: &str| {
-            let mut setting = Setting { value: value.into(), ..Default::default() };
-            setting.metadata.name = Some(key.into());
-            setting
-        };
-        assert_eq!(Settings::of(&[]), Settings::default());
-        let found = Settings::of(&[
-            setting("replica-soft-anti-affinity", "true"),
-            setting("replica-replenishment-wait-interval", "30"),
-            setting("storage-over-provisioning-percentage", "nonsense"),
-            setting("concurrent-replica-rebuild-per-node-limit", "-1"),
-        ]);
+        assert_eq!(Settings::of(&settings::Settings::default()), Settings::default());
+        let values = [
+            (settings::REPLICA_SOFT_ANTI_AFFINITY, "true"),
+            (settings::REPLICA_REPLENISHMENT_WAIT_INTERVAL, "30"),
+            (settings::STORAGE_OVER_PROVISIONING_PERCENTAGE, "nonsense"),
+        ];
+        let values = values.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let found = Settings::of(&settings::Settings(values.into()));
         assert!(found.placement.node_soft);
         assert_eq!(found.replenishment_wait, SignedDuration::from_secs(30));
-        assert_eq!((found.placement.over_provisioning_percent, found.rebuilds_per_node), (100, 5));
+        assert_eq!(found.placement.over_provisioning_percent, 100);
         let mut volume = Volume::default();
         volume.spec.replica_soft_anti_affinity = Choice::Disabled;
         let policy = found.policy(&volume);

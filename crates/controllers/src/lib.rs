@@ -25,6 +25,7 @@ mod schedule;
 mod service_account;
 mod tickets;
 pub mod trim;
+mod volume;
 pub mod worker;
 pub mod write;
 
@@ -75,6 +76,7 @@ async fn lead(client: Client, options: &Options) -> Result<(), Ended> {
     let (binding, binding_queue) = binding::Binding::new(&context);
     let (scheduler, schedule_queue) = schedule::Scheduler::new(&context);
     let (tickets, ticket_queue) = tickets::Tickets::new(&context);
+    let (volumes, volume_queue) = volume::Volumes::new(&context);
 
     let mut tasks = JoinSet::new();
     context.watch(&mut tasks);
@@ -90,6 +92,7 @@ async fn lead(client: Client, options: &Options) -> Result<(), Ended> {
     tasks.spawn(work(binding, binding_queue));
     tasks.spawn(work(scheduler, schedule_queue));
     tasks.spawn(work_many(tickets, ticket_queue, tickets::AT_ONCE));
+    tasks.spawn(work_many(volumes, volume_queue, volume::AT_ONCE));
     (options.on_leading)();
     while let Some(ended) = tasks.join_next().await {
         ended?;

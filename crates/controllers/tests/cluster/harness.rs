@@ -76,6 +76,11 @@ impl Cluster {
         stop
     }
 
+    /// Runs something beside the cluster, as long as the cluster runs.
+    pub(crate) fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(task);
+    }
+
     pub(crate) fn all<K: Resource<DynamicType = ()>>(&self) -> Api<K> {
         Api::all(self.client.clone())
     }
@@ -161,6 +166,19 @@ impl Cluster {
         let found = tokio::time::timeout(PATIENCE, found).await;
         found.unwrap_or_else(|_| panic!("no event {reason} about {about}"))
     }
+}
+
+/// Lets everything that is on its way arrive: no write for a while of real time.
+pub(crate) async fn settled(cluster: &Cluster) -> u64 {
+    let mut revision = cluster.server.store().revision();
+    let mut quiet = 0;
+    while quiet < 40 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        let now = cluster.server.store().revision();
+        quiet = if now == revision { quiet + 1 } else { 0 };
+        revision = now;
+    }
+    revision
 }
 
 /// Creates an object from JSON.

@@ -3,10 +3,12 @@
 // Test code fails by panicking; the helpers outside of #[test] functions do too.
 #![allow(clippy::unwrap_used)]
 
+mod agents;
 mod binding;
 mod garbage;
 mod harness;
 mod leader;
+mod longhorn_volumes;
 mod namespaces;
 mod nodes;
 mod rest;

@@ -1,25 +1,10 @@
 //! A cluster at rest writes nothing.
 
-use std::time::Duration;
-
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::api::Api;
 use serde_json::json;
 
 use crate::harness::*;
-
-/// Lets everything that is on its way arrive: no write for a while of real time.
-async fn settled(cluster: &Cluster) -> u64 {
-    let mut revision = cluster.server.store().revision();
-    let mut quiet = 0;
-    while quiet < 40 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-        let now = cluster.server.store().revision();
-        quiet = if now == revision { quiet + 1 } else { 0 };
-        revision = now;
-    }
-    revision
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_hour_of_rest_costs_no_write() {

@@ -1,0 +1,230 @@
+//! What decisions about volumes need to know of all nodes, kept up to date as objects change: to gather it anew for each
+//! decision would cost more than the decision.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tether_crd::{Engine, InstanceManager, Node, Replica};
+use tether_plan::Plan;
+use tether_plan::object::name;
+use tether_plan::placement::{Host, Hosts, Manager, Promised};
+use tether_plan::volume::{Change, Settings};
+
+/// All nodes, what is promised on their disks, and which volumes have something on them.
+#[derive(Default)]
+pub(super) struct Cluster {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    hosts: Hosts,
+    managers: BTreeMap<String, Manager>,
+    settings: Settings,
+    promised: Promised,
+    replicas: BTreeMap<String, Held>,
+    engines: BTreeMap<String, Held>,
+    /// Volumes by node; a volume is there once for each of its objects.
+    on_node: BTreeMap<String, BTreeSet<(String, String)>>,
+    /// The sequence of random numbers, seeded once.
+    seed: u64,
+}
+
+/// Where an engine or a replica is, and what it takes there.
+#[derive(Clone, PartialEq, Eq)]
+struct Held {
+    volume: String,
+    node: String,
+    disk: String,
+    bytes: i64,
+}
+
+impl Cluster {
+    /// Makes a decision on the cluster as it is. Places that are given away count at once, so that two decisions do not
+    /// promise one space twice.
+    pub(super) fn decide(
+        &self,
+        decision: impl FnOnce(&Hosts, &Promised, &Settings, u64) -> Plan<Change>,
+    ) -> Plan<Change> {
+        let mut state = self.state.lock();
+        let seed = state.next_seed();
+        let plan = decision(&state.hosts, &state.promised, &state.settings, seed);
+        for change in &plan.changes {
+            if let Change::CreateReplica(replica) = change {
+                state.hold(name(&**replica), Some(of_replica(replica)));
+            }
+        }
+        plan
+    }
+
+    /// Puts right what was noted for writes that did not happen.
+    pub(super) fn correct(&self, seen: &[Arc<Replica>], volume: &str) {
+        let mut state = self.state.lock();
+        let exists = |held: &String| seen.iter().any(|replica| name(&**replica) == held);
+        let gone: Vec<String> = state
+            .replicas
+            .iter()
+            .filter(|(held, at)| at.volume == volume && !exists(held))
+            .map(|(k, _)| k.clone())
+            .collect();
+        for replica in gone {
+            state.hold(&replica, None);
+        }
+    }
+
+    pub(super) fn replica(&self, replica: &Replica, is_gone: bool) {
+        let held = (!is_gone).then(|| of_replica(replica));
+        self.state.lock().hold(name(replica), held);
+    }
+
+    pub(super) fn engine(&self, engine: &Engine, is_gone: bool) {
+        let mut state = self.state.lock();
+        let spec = &engine.spec;
+        let held = (!is_gone).then(|| Held {
+            volume: spec.volume_name.clone(),
+            node: spec.node_id.clone(),
+            disk: String::new(),
+            bytes: 0,
+        });
+        let state = &mut *state;
+        note(&mut state.engines, &mut state.on_node, name(engine), held);
+    }
+
+    /// True if the node changed in something that a decision looks at.
+    pub(super) fn node(&self, node: &Node, is_gone: bool) -> bool {
+        let mut state = self.state.lock();
+        if is_gone {
+            return state.hosts.remove(name(node)).is_some();
+        }
+        let mut host = Host::of(node, None);
+        host.manager = state.managers.get(&host.name).copied().unwrap_or_default();
+        let before = state.hosts.insert(host.name.clone(), host.clone());
+        before.is_none_or(|before| !is_alike(&before, &host))
+    }
+
+    /// True if the instance manager changed in something that a decision looks at.
+    pub(super) fn manager(&self, manager: &InstanceManager, is_gone: bool) -> bool {
+        let mut state = self.state.lock();
+        let node = &manager.spec.node_id;
+        let now = if is_gone { Manager::Missing } else { Manager::of(manager) };
+        let before = state.managers.insert(node.clone(), now);
+        if let Some(host) = state.hosts.get_mut(node) {
+            host.manager = now;
+        }
+        before != Some(now)
+    }
+
+    pub(super) fn set_settings(&self, settings: Settings) {
+        self.state.lock().settings = settings;
+    }
+
+    /// The volumes that have an engine or a replica on the node.
+    pub(super) fn volumes_on(&self, node: &str) -> BTreeSet<String> {
+        let state = self.state.lock();
+        state.on_node.get(node).into_iter().flatten().map(|(volume, _)| volume.clone()).collect()
+    }
+}
+
+impl State {
+    fn next_seed(&mut self) -> u64 {
+        if self.seed == 0 {
+            // A process that starts anew must not make the names of the one before it.
+            let mut bytes = [0; 8];
+            getrandom::fill(&mut bytes).expect("the system must have random numbers");
+            self.seed = u64::from_ne_bytes(bytes) | 1;
+        }
+        self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.seed
+    }
+
+    fn hold(&mut self, replica: &str, held: Option<Held>) {
+        if let Some(before) = self.replicas.get(replica) {
+            let disk = self.promised.entry(before.disk.clone()).or_default();
+            *disk -= before.bytes;
+            if *disk == 0 {
+                self.promised.remove(&before.disk);
+            }
+        }
+        if let Some(held) = &held {
+            *self.promised.entry(held.disk.clone()).or_default() += held.bytes;
+        }
+        note(&mut self.replicas, &mut self.on_node, replica, held);
+    }
+}
+
+fn note(
+    all: &mut BTreeMap<String, Held>,
+    on_node: &mut BTreeMap<String, BTreeSet<(String, String)>>,
+    name: &str,
+    held: Option<Held>,
+) {
+    if let Some(before) = all.remove(name)
+        && let Some(there) = on_node.get_mut(&before.node)
+    {
+        there.remove(&(before.volume, name.to_owned()));
+        if there.is_empty() {
+            on_node.remove(&before.node);
+        }
+    }
+    if let Some(held) = held {
+        on_node.entry(held.node.clone()).or_default().insert((held.volume.clone(), name.to_owned()));
+        all.insert(name.to_owned(), held);
+    }
+}
+
+fn of_replica(replica: &Replica) -> Held {
+    let spec = &replica.spec;
+    Held {
+        volume: spec.volume_name.clone(),
+        node: spec.node_id.clone(),
+        disk: spec.disk_id.clone(),
+        bytes: spec.volume_size.0,
+    }
+}
+
+/// The same but for free space, which changes all the time and matters only to those who look for a place.
+fn is_alike(one: &Host, other: &Host) -> bool {
+    let plain = |host: &Host| {
+        let mut host = host.clone();
+        for disk in &mut host.disks {
+            disk.available = 0;
+        }
+        host
+    };
+    plain(one) == plain(other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn replica(name: &str, node: &str, bytes: i64) -> Replica {
+        let mut replica = Replica::default();
+        replica.metadata.name = Some(name.into());
+        replica.spec.volume_name = "v1".into();
+        replica.spec.node_id = node.into();
+        replica.spec.disk_id = format!("disk-{node}");
+        replica.spec.volume_size.0 = bytes;
+        replica
+    }
+
+    #[test]
+    fn promises_follow_the_replicas() {
+        let cluster = Cluster::default();
+        let promised = |cluster: &Cluster| cluster.state.lock().promised.clone();
+        let made = Change::CreateReplica(Box::new(replica("r1", "a", 5)));
+        cluster.decide(|_, _, _, _| Plan { changes: vec![made], ..Plan::default() });
+        assert_eq!(promised(&cluster), Promised::from([("disk-a".into(), 5)]), "given away with the decision");
+        cluster.replica(&replica("r1", "a", 5), false);
+        cluster.replica(&replica("r2", "a", 7), false);
+        assert_eq!(promised(&cluster), Promised::from([("disk-a".into(), 12)]), "and not counted twice");
+        cluster.replica(&replica("r2", "b", 7), false);
+        assert_eq!(cluster.volumes_on("a"), BTreeSet::from(["v1".into()]));
+        cluster.correct(&[Arc::new(replica("r2", "b", 7))], "v1");
+        assert_eq!(promised(&cluster), Promised::from([("disk-b".into(), 7)]), "r1 was never made");
+        assert!(cluster.volumes_on("a").is_empty());
+        cluster.replica(&replica("r2", "b", 7), true);
+        assert!(promised(&cluster).is_empty());
+    }
+}

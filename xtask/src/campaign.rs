@@ -92,6 +92,14 @@ const CAMPAIGNS: &[Campaign] = &[
         seeds: 100,
     },
     Campaign {
+        name: "replica-losses",
+        about: "one or two replicas of three killed, stopped or cut off under verified load; a seed is a loss",
+        package: "tether",
+        target: Some("data_plane"),
+        filter: "losses_of_replicas_in_a_long_campaign",
+        seeds: 60,
+    },
+    Campaign {
         name: "device-kill",
         about: "kill -9 of an instance manager under a mounted file system; a seed is a kill",
         package: "tether",

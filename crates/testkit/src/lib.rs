@@ -5,5 +5,6 @@ pub mod disk;
 pub mod kill;
 pub mod load;
 pub mod nbd;
+pub mod proxy;
 
 pub use cluster::Cluster;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use tether_testkit::proxy::Proxy;
 
 /// Size of the volume.
 pub const SIZE: u64 = 128 << 20;
@@ -68,6 +69,8 @@ impl Drop for Process {
 pub struct Lab {
     dir: tempfile::TempDir,
     addresses: Vec<String>,
+    /// Ways to the replicas that can be cut; none if engines connect directly.
+    pub ways: Vec<Proxy>,
     pub replicas: Vec<Option<Process>>,
 }
 
@@ -75,11 +78,18 @@ impl Lab {
     /// Starts `count` new replicas.
     pub fn new(count: usize) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let mut lab = Self { dir, addresses: vec![String::new(); count], replicas: Vec::new() };
+        let mut lab = Self { dir, addresses: vec![String::new(); count], ways: Vec::new(), replicas: Vec::new() };
         for at in 0..count {
             lab.replicas.push(None);
             lab.start_replica(at);
         }
+        lab
+    }
+
+    /// Replicas that engines reach on ways that can be cut.
+    pub fn behind_proxies(count: usize) -> Self {
+        let mut lab = Self::new(count);
+        lab.ways = lab.addresses.iter().map(|address| Proxy::to(address).unwrap()).collect();
         lab
     }
 
@@ -146,8 +156,8 @@ impl Lab {
         command.args(["engine", "--volume", "v1", "--size", "128MiB", "--record"]).arg(self.record());
         command.arg("--nbd").arg(format!("unix:{}", self.socket(engine).display()));
         command.arg("--peer-listen").arg(self.peer(engine));
-        for address in &self.addresses {
-            command.args(["--replica", address]);
+        for (at, address) in self.addresses.iter().enumerate() {
+            command.args(["--replica", self.ways.get(at).map_or(address, |way| &way.address)]);
         }
         command
     }

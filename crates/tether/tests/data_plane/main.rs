@@ -1,15 +1,16 @@
 //! Engines and replicas as real processes, under verified load: what is killed, stopped or cut off costs time, never
-//! data. Long versions: `cargo xtask campaign data-plane`.
+//! data. Long versions: `cargo xtask campaign run data-plane` and `… run replica-losses`.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stderr, reason = "figures for whoever reads the test's output")]
 
 mod lab;
+mod losses;
 mod migration;
 
 use std::fs::File;
 use std::time::Duration;
 
-use lab::{Lab, SIZE, copied, copied_bytes, in_sync};
+use lab::{Lab, SIZE, in_sync};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -28,43 +29,6 @@ fn assert_clean(report: &Report) {
     assert!(report.violations.is_empty(), "{:?}", report.violations);
     assert!(report.broken.is_empty(), "{:?}", report.broken);
     assert!(report.refused.is_empty(), "{:?}", report.refused);
-}
-
-/// The part of the volume that is written to, so that what is not can be seen not to be copied.
-const USED: u64 = SIZE / 4;
-
-/// Takes a replica away and gives it back, under load; data is equal afterwards.
-fn lose_and_regain(lose: impl FnOnce(&mut Lab), regain: impl FnOnce(&mut Lab)) {
-    let mut lab = Lab::new(3);
-    let engine = lab.start_engine("e1");
-    let ledger = Ledger::new(BLOCKS, USED);
-    let load = Load::start(&ledger, &lab.socket("e1"), WORKERS, 1);
-    assert!(load.goes_on(SOME, LIMIT), "the load begins");
-    lose(&mut lab);
-    assert!(load.goes_on(SOME, LIMIT), "the load goes on without the replica");
-    // Nothing was acknowledged without it before the record said so; now it does.
-    assert_eq!(in_sync(&lab.info("e1")), 2);
-    regain(&mut lab);
-    let info = lab.wait_in_sync("e1", 3);
-    assert!(load.goes_on(SOME, LIMIT), "the load goes on with the replica");
-    let report = load.finish();
-    assert_clean(&report);
-    eprintln!("{} acknowledged, longest stall {:?}; {}", report.acknowledged, report.longest_stall, copied(&info));
-    assert!(copied_bytes(&info) <= USED, "only changed regions are copied: {}", copied(&info));
-    assert_eq!(ledger.verify(&lab.socket("e1")), Vec::<String>::new());
-    engine.terminate();
-    lab.assert_equal();
-}
-
-#[test]
-fn a_killed_replica_costs_no_data_and_comes_back() {
-    lose_and_regain(|lab| lab.kill_replica(1), |lab| lab.start_replica(1));
-}
-
-#[test]
-fn a_stopped_replica_costs_no_data_and_comes_back() {
-    let stop = |lab: &mut Lab| lab.replica(2).signal(Signal::STOP);
-    lose_and_regain(stop, |lab| lab.replica(2).signal(Signal::CONT));
 }
 
 fn kill_engine(times: usize) {

@@ -11,6 +11,7 @@
 
 #[macro_use]
 mod declare;
+pub mod admission;
 pub mod attachment;
 pub mod condition;
 pub mod definitions;

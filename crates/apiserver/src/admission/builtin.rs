@@ -1,10 +1,11 @@
-//! The admission rules that a stock Kubernetes server always has, as far as they need other objects.
+//! The admission rules that a stock Kubernetes server always has, as far as they need other objects; and those of volumes.
 
 use std::sync::Arc;
 
 use serde_json::Value;
 use tether_machinery::status::{ApiError, Named};
 
+use super::longhorn::Longhorn;
 use super::{Operation, Plugin, Request, node_restriction};
 use crate::auth::{Attributes, Authorizer, Objects, check_escalation};
 use crate::object::{is_deleting, meta_str};
@@ -21,6 +22,7 @@ pub(super) fn plugins(objects: &Arc<dyn Objects>, authorizer: &Arc<Authorizer>) 
         Arc::new(Privileges { objects: objects.clone(), authorizer: authorizer.clone() }),
         Arc::new(ServiceAccounts(objects.clone())),
         Arc::new(DefaultStorageClass(objects.clone())),
+        Arc::new(Longhorn(objects.clone())),
     ]
 }
 

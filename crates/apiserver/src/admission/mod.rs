@@ -5,6 +5,7 @@
 //! same [`Request`].
 
 mod builtin;
+mod longhorn;
 pub mod node_restriction;
 pub mod webhook;
 

@@ -137,6 +137,13 @@ pub struct Attributes {
 pub trait Objects: Send + Sync {
     fn list(&self, resource: &str) -> Vec<Arc<Value>>;
     fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>>;
+    /// The objects of a namespace whose names begin with `prefix`.
+    fn named(&self, resource: &str, namespace: &str, prefix: &str) -> Vec<Arc<Value>> {
+        let matches = |object: &Arc<Value>| {
+            text(object, "/metadata/namespace") == namespace && text(object, "/metadata/name").starts_with(prefix)
+        };
+        self.list(resource).into_iter().filter(matches).collect()
+    }
     /// Moves with every write to `resource`, never later than the write is acknowledged.
     fn changes(&self, resource: &str) -> u64;
 }

@@ -6,12 +6,12 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{
     ConfigMap, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ServiceAccount,
 };
-use k8s_openapi::api::storage::v1::{CSINode, StorageClass, VolumeAttachment};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, StorageClass, VolumeAttachment};
 use kube::Client;
 use kube::api::Api;
 use kube::runtime::watcher;
 use tether_plan::pod::{claim_names, node_name};
-use tether_plan::{binding, service_account};
+use tether_plan::{attach_detach, binding, service_account};
 use tokio::task::JoinSet;
 
 use crate::cache::Cache;
@@ -42,6 +42,7 @@ pub(crate) struct Context {
     pub(crate) claims: Arc<Cache<PersistentVolumeClaim>>,
     pub(crate) classes: Arc<Cache<StorageClass>>,
     pub(crate) csi_nodes: Arc<Cache<CSINode>>,
+    pub(crate) csi_drivers: Arc<Cache<CSIDriver>>,
     pub(crate) attachments: Arc<Cache<VolumeAttachment>>,
     /// The resources of volumes.
     pub(crate) longhorn: Longhorn,
@@ -67,7 +68,8 @@ impl Context {
             claims: Cache::new(),
             classes: Cache::new(),
             csi_nodes: Cache::new(),
-            attachments: Cache::new(),
+            csi_drivers: Cache::new(),
+            attachments: Cache::indexed(Some(attachment_words)),
         };
         context.kinds.bridge(&context.nodes, false);
         context.kinds.bridge(&context.pods, true);
@@ -76,6 +78,7 @@ impl Context {
         context.kinds.bridge(&context.claims, true);
         context.kinds.bridge(&context.classes, false);
         context.kinds.bridge(&context.csi_nodes, false);
+        context.kinds.bridge(&context.csi_drivers, false);
         context.kinds.bridge(&context.attachments, false);
         Arc::new(context)
     }
@@ -102,6 +105,7 @@ impl Context {
         tasks.spawn(self.claims.clone().run(Api::all(client()), all()));
         tasks.spawn(self.classes.clone().run(Api::all(client()), all()));
         tasks.spawn(self.csi_nodes.clone().run(Api::all(client()), all()));
+        tasks.spawn(self.csi_drivers.clone().run(Api::all(client()), all()));
         tasks.spawn(self.attachments.clone().run(Api::all(client()), all()));
         self.longhorn.watch(&self.client, tasks);
         tasks.spawn(self.kinds.clone().run());
@@ -119,6 +123,7 @@ impl Context {
         self.claims.ready().await;
         self.classes.ready().await;
         self.csi_nodes.ready().await;
+        self.csi_drivers.ready().await;
         self.attachments.ready().await;
         self.longhorn.ready().await;
         self.kinds.ready().await;
@@ -143,11 +148,34 @@ pub(crate) fn pods_of_claim(namespace: &str, claim: &str) -> String {
     format!("claim {namespace}/{claim}")
 }
 
-/// Volumes are looked up by the claim that they point to.
+/// Volumes are looked up by the claim that they point to, and by what their driver calls them.
 fn volume_words(volume: &PersistentVolume) -> Vec<String> {
     let part = |field: &Option<String>| field.clone().unwrap_or_default();
-    let reference = binding::claim_ref(volume);
-    reference.map(|r| volumes_of_claim(&part(&r.namespace), &part(&r.name))).into_iter().collect()
+    let claim = binding::claim_ref(volume).map(|r| volumes_of_claim(&part(&r.namespace), &part(&r.name)));
+    let csi = volume.spec.as_ref().and_then(|s| s.csi.as_ref());
+    let handle = csi.map(|csi| volumes_of_handle(&attach_detach::csi_name(&csi.driver, &csi.volume_handle)));
+    claim.into_iter().chain(handle).collect()
+}
+
+/// The word for the volumes that are one volume to their driver.
+pub(crate) fn volumes_of_handle(csi_name: &str) -> String {
+    format!("handle {csi_name}")
+}
+
+/// Attachments are looked up by their volume and by their node.
+fn attachment_words(attachment: &VolumeAttachment) -> Vec<String> {
+    let volume = attachment.spec.source.persistent_volume_name.as_deref().map(attachments_of_volume);
+    volume.into_iter().chain([attachments_of_node(&attachment.spec.node_name)]).collect()
+}
+
+/// The word for the attachments of a volume.
+pub(crate) fn attachments_of_volume(volume: &str) -> String {
+    format!("volume {volume}")
+}
+
+/// The word for the attachments to a node.
+pub(crate) fn attachments_of_node(node: &str) -> String {
+    format!("node {node}")
 }
 
 /// The word for the volumes that point to a claim.

@@ -6,6 +6,7 @@
 //! Nothing polls: each kind is watched once for all of them ([`context`]), a change puts the keys that it concerns into
 //! queues, and a plan that waits says until when. At rest nothing is written.
 
+mod attach_detach;
 mod binding;
 pub mod cache;
 pub mod clock;
@@ -77,6 +78,7 @@ async fn lead(client: Client, options: &Options) -> Result<(), Ended> {
     let (scheduler, schedule_queue) = schedule::Scheduler::new(&context);
     let (tickets, ticket_queue) = tickets::Tickets::new(&context);
     let (volumes, volume_queue) = volume::Volumes::new(&context);
+    let attach_detach = options.attach_detach.map(|settings| attach_detach::AttachDetach::new(&context, settings));
 
     let mut tasks = JoinSet::new();
     context.watch(&mut tasks);
@@ -93,6 +95,9 @@ async fn lead(client: Client, options: &Options) -> Result<(), Ended> {
     tasks.spawn(work(scheduler, schedule_queue));
     tasks.spawn(work_many(tickets, ticket_queue, tickets::AT_ONCE));
     tasks.spawn(work_many(volumes, volume_queue, volume::AT_ONCE));
+    if let Some((attach_detach, queue)) = attach_detach {
+        tasks.spawn(work_many(attach_detach, queue, attach_detach::AT_ONCE));
+    }
     (options.on_leading)();
     while let Some(ended) = tasks.join_next().await {
         ended?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tether_plan::{node, pod_gc};
+use tether_plan::{attach_detach, node, pod_gc};
 
 use crate::clock::{Clock, SystemClock};
 use crate::leader;
@@ -18,6 +18,8 @@ pub struct Options {
     pub node: node::lifecycle::Settings,
     /// Which pods are garbage.
     pub pod_gc: pod_gc::Settings,
+    /// Attach volumes to nodes; `None` where Kubernetes' own controller does it.
+    pub attach_detach: Option<attach_detach::Settings>,
     /// The API server's certificate authority in PEM, which every namespace gets a copy of.
     pub root_ca: Option<String>,
     pub clock: Arc<dyn Clock>,
@@ -33,6 +35,7 @@ impl Default for Options {
             leader_election: None,
             node: node::lifecycle::Settings::default(),
             pod_gc: pod_gc::Settings::default(),
+            attach_detach: None,
             root_ca: None,
             clock: Arc::new(SystemClock::default()),
             on_leading: Arc::new(|| ()),

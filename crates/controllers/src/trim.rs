@@ -2,9 +2,10 @@
 
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{
-    ConfigMap, Container, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ServiceAccount,
+    ConfigMap, Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
+    ContainerStatus, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ServiceAccount,
 };
-use k8s_openapi::api::storage::v1::{CSINode, StorageClass, VolumeAttachment};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, StorageClass, VolumeAttachment};
 use kube::ResourceExt;
 
 /// An object that can be made lighter before it is kept.
@@ -15,6 +16,7 @@ pub trait Trim: ResourceExt {
 }
 
 impl Trim for ConfigMap {}
+impl Trim for CSIDriver {}
 impl Trim for CSINode {}
 impl Trim for Lease {}
 impl Trim for Namespace {}
@@ -37,8 +39,12 @@ impl Trim for Pod {
     fn trim(&mut self) {
         self.managed_fields_mut().clear();
         if let Some(status) = &mut self.status {
-            status.container_statuses = None;
-            status.init_container_statuses = None;
+            let lists = [
+                &mut status.init_container_statuses,
+                &mut status.container_statuses,
+                &mut status.ephemeral_container_statuses,
+            ];
+            lists.into_iter().flatten().flatten().for_each(trim_container);
         }
         let Some(spec) = &mut self.spec else {
             return;
@@ -52,4 +58,16 @@ impl Trim for Pod {
             };
         }
     }
+}
+
+/// Only whether it runs, waits or has ended is looked at.
+fn trim_container(status: &mut ContainerStatus) {
+    let state = status.state.take().unwrap_or_default();
+    let state = ContainerState {
+        running: state.running.map(|_| ContainerStateRunning::default()),
+        terminated: state.terminated.map(|_| ContainerStateTerminated::default()),
+        waiting: state.waiting.map(|_| ContainerStateWaiting::default()),
+    };
+    *status =
+        ContainerStatus { name: std::mem::take(&mut status.name), state: Some(state), ..ContainerStatus::default() };
 }

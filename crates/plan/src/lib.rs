@@ -9,6 +9,7 @@
 //! Kubernetes in names, times and texts.
 
 pub mod amount;
+pub mod attach_detach;
 pub mod attacher;
 pub mod binding;
 pub mod crd_cleanup;

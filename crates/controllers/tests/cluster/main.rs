@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod agents;
+mod attaching;
 mod binding;
 mod garbage;
 mod harness;

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Result;
+use jiff::SignedDuration;
 use tether_controllers::{Options, leader};
+use tether_plan::attach_detach;
 
 use super::role::{self, Threads};
 use crate::client;
@@ -22,6 +24,15 @@ pub(crate) struct Args {
     /// Run only while leading; `false` if this is the only process of its kind
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set)]
     leader_elect: bool,
+    /// Also attach volumes to nodes, where Kubernetes' own controller does not
+    #[arg(long)]
+    attach_detach: bool,
+    /// Never take a mounted volume from a node that is not ready
+    #[arg(long, requires = "attach_detach")]
+    disable_force_detach_on_timeout: bool,
+    /// How long such a volume is left there otherwise
+    #[arg(long, default_value = "6m", requires = "attach_detach")]
+    force_detach_after: SignedDuration,
     #[command(flatten)]
     logs: LogArgs,
 }
@@ -34,6 +45,10 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         let options = Options {
             identity: format!("{}_{}", rustix::system::uname().nodename().to_string_lossy(), std::process::id()),
             leader_election: args.leader_elect.then(leader::Settings::default),
+            attach_detach: args.attach_detach.then_some(attach_detach::Settings {
+                wait_for_unmount: args.force_detach_after,
+                disable_force_detach: args.disable_force_detach_on_timeout,
+            }),
             root_ca: client::root_ca(&args.kubeconfig)?,
             on_leading: Arc::new(role::ready),
             ..Options::default()

@@ -196,7 +196,12 @@ fn programs(layout: &Layout, marker: &Marker, logs: LogArgs, namespaces: bool) -
         vec!["apiserver".into(), "--data-dir".into(), layout.apiserver().into(), "--listen".into(), listen.into()];
     let mut controller: Vec<OsString> = vec!["controller".into(), "--kubeconfig".into()];
     // There is one, and the one before it has ended: an election would only delay it.
-    controller.extend([layout.controller_kubeconfig().into(), "--leader-elect".into(), "false".into()]);
+    controller.extend([
+        layout.controller_kubeconfig().into(),
+        "--leader-elect".into(),
+        "false".into(),
+        "--attach-detach".into(),
+    ]);
     let mut programs = vec![program(APISERVER, None, server), program("controller", None, controller)];
     for number in 1..=marker.nodes {
         let name = node_name(number);

@@ -14,6 +14,7 @@ pub mod attacher;
 pub mod binding;
 pub mod crd_cleanup;
 pub mod event;
+pub mod explain;
 pub mod garbage;
 pub mod kubelet;
 pub mod namespace;

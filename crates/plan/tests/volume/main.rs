@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod build;
+mod explain;
 mod golden;
 mod lives;
 mod stories;

@@ -8,6 +8,7 @@ pub mod container;
 pub mod host;
 pub mod loops;
 pub mod namespace;
+pub mod records;
 
 mod heartbeat;
 mod node;

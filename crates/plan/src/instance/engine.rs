@@ -1,0 +1,421 @@
+//! An engine's process follows its object, and its replicas follow the map in the specification.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use tether_crd::condition::{self, Condition, rfc3339};
+use tether_crd::engine::{EngineStatus, INSTANCE_CREATION, InstanceState, RebuildProgress, ReplicaMode, SnapshotInfo};
+use tether_crd::{Engine, FINALIZER, IntString};
+use tether_model::reason::Reason;
+use tether_model::report::Rule;
+
+use super::{Manager, Process, ProcessState, observed_state};
+use crate::Plan;
+use crate::object::{Target, has_finalizer, is_deleting, subject};
+
+const PROCESS: Rule = Rule("engine-process");
+const MEMBERS: Rule = Rule("engine-members");
+const SIZE: Rule = Rule("engine-size");
+const STATUS: Rule = Rule("engine-status");
+const REMOVAL: Rule = Rule("engine-removal");
+
+/// An engine's process, and what only an engine has.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EngineProcess {
+    pub process: Process,
+    /// It is named in the record and waits to be promoted.
+    pub is_standby: bool,
+    pub size: u64,
+    /// Path of the kernel device, or where NBD is served.
+    pub endpoint: String,
+    pub members: Vec<Member>,
+    pub snapshots: BTreeMap<String, SnapshotInfo>,
+}
+
+/// A replica as an engine sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Member {
+    /// Its name in the record.
+    pub id: String,
+    pub address: String,
+    pub in_sync: bool,
+    pub connected: bool,
+    /// Percent, while it is being brought back.
+    pub resync: Option<i64>,
+    pub error: String,
+}
+
+/// One engine of this node.
+#[derive(Clone, Debug)]
+pub struct EngineObserved<'a> {
+    pub engine: &'a Engine,
+    pub manager: Manager,
+    pub manager_name: &'a str,
+    pub process: Option<&'a EngineProcess>,
+    /// What came of the last attempt to start it.
+    pub start_error: Option<&'a str>,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum EngineChange {
+    Start {
+        standby: bool,
+    },
+    /// In order: it flushes and releases the volume. Its device goes with it.
+    Stop,
+    Promote,
+    AddReplica {
+        address: String,
+    },
+    RemoveReplica {
+        id: String,
+    },
+    Expand {
+        size: u64,
+    },
+    SetStatus {
+        engine: Target,
+        status: Box<EngineStatus>,
+    },
+    RemoveFinalizer {
+        engine: Target,
+    },
+}
+
+/// Decides about one engine.
+pub fn decide_engine(observed: &EngineObserved<'_>, now: Timestamp) -> Plan<EngineChange> {
+    let engine = observed.engine;
+    let mut plan = Plan::default();
+    let wanted = engine.spec.desire_state == InstanceState::Running && !is_deleting(engine);
+    if observed.manager == Manager::Known {
+        follow(&mut plan, observed, wanted);
+    }
+    if is_deleting(engine) && has_finalizer(engine, FINALIZER) {
+        match (observed.manager, observed.process) {
+            (Manager::Known | Manager::Down, None) => {
+                let change = EngineChange::RemoveFinalizer { engine: Target::of(engine) };
+                plan.acts(REMOVAL, subject(engine), Reason::BeingDeleted, "Nothing of it is left.", change);
+            }
+            _ => plan.blocked(REMOVAL, subject(engine), Reason::EngineStopping, "It has to end first."),
+        }
+        return plan;
+    }
+    let status = status(observed, wanted, now);
+    if status == engine.status {
+        plan.rests(STATUS, subject(engine), Reason::UpToDate, "The status tells how it is.");
+    } else {
+        let change = EngineChange::SetStatus { engine: Target::of(engine), status: Box::new(status) };
+        plan.acts(STATUS, subject(engine), Reason::StatusFollows, "The status follows the process.", change);
+    }
+    plan
+}
+
+fn follow(plan: &mut Plan<EngineChange>, observed: &EngineObserved<'_>, wanted: bool) {
+    let engine = observed.engine;
+    match (wanted, observed.process) {
+        // One that failed is for the volume to decide about: it is told to stop, and then perhaps to start again.
+        (true, None) if !engine.status.started && engine.status.current_state != InstanceState::Error => {
+            let change = EngineChange::Start { standby: !engine.spec.active };
+            plan.acts(PROCESS, subject(engine), Reason::EngineStarting, "It is to run.", change);
+        }
+        (false, Some(_)) => {
+            plan.acts(PROCESS, subject(engine), Reason::EngineStopping, "It is not to run.", EngineChange::Stop);
+        }
+        (true, Some(found)) if matches!(found.process.state, ProcessState::Starting | ProcessState::Running) => {
+            if found.is_standby && engine.spec.active {
+                let words = "The migration was confirmed.";
+                plan.acts(PROCESS, subject(engine), Reason::EngineStarting, words, EngineChange::Promote);
+            }
+            members(plan, engine, found);
+            size(plan, engine, found);
+        }
+        _ => plan.rests(PROCESS, subject(engine), Reason::UpToDate, "Nothing is to be started or stopped."),
+    }
+}
+
+/// Replicas join and leave as the specification says; a replica that came back elsewhere is the same member.
+fn members(plan: &mut Plan<EngineChange>, engine: &Engine, found: &EngineProcess) {
+    if found.process.state != ProcessState::Running || found.is_standby {
+        return;
+    }
+    let wanted: BTreeSet<&str> = engine.spec.replica_address_map.values().map(String::as_str).collect();
+    let present: BTreeSet<&str> = found.members.iter().map(|member| member.address.as_str()).collect();
+    for address in wanted.difference(&present) {
+        let change = EngineChange::AddReplica { address: (*address).to_owned() };
+        plan.acts(MEMBERS, subject(engine), Reason::ContentDiffers, format!("The replica at {address} joins."), change);
+    }
+    // A member that comes back at another address is first seen there; only then its old one is nobody's.
+    if wanted.is_subset(&present) {
+        for member in found.members.iter().filter(|member| !wanted.contains(member.address.as_str())) {
+            let change = EngineChange::RemoveReplica { id: member.id.clone() };
+            let words = format!("The replica {} leaves.", member.id);
+            plan.acts(MEMBERS, subject(engine), Reason::ContentDiffers, words, change);
+        }
+    }
+}
+
+fn size(plan: &mut Plan<EngineChange>, engine: &Engine, found: &EngineProcess) {
+    let wanted = u64::try_from(engine.spec.volume_size.0).unwrap_or_default();
+    if found.process.state == ProcessState::Running && !found.is_standby && found.size < wanted {
+        let words = format!("It grows from {} to {wanted} bytes.", found.size);
+        plan.acts(SIZE, subject(engine), Reason::ContentDiffers, words, EngineChange::Expand { size: wanted });
+    }
+}
+
+fn status(observed: &EngineObserved<'_>, wanted: bool, now: Timestamp) -> EngineStatus {
+    let engine = observed.engine;
+    let old = &engine.status;
+    // What is not wanted any more, and known to be gone, did not fail.
+    let started = old.started && (wanted || observed.manager == Manager::Unknown);
+    let process = observed.process.map(|found| &found.process);
+    let state = match observed_state(observed.manager, process, started, old.current_state) {
+        // A device is part of what is waited for.
+        InstanceState::Running if awaits_device(observed) => InstanceState::Starting,
+        state => state,
+    };
+    let mut status = EngineStatus { current_state: state, ..old.clone() };
+    status.owner_id.clone_from(&engine.spec.node_id);
+    status.started = started || state == InstanceState::Running;
+    match (state, observed.process) {
+        (InstanceState::Running, Some(found)) => running(&mut status, observed, found, now),
+        (InstanceState::Unknown, _) => {}
+        (state, _) => {
+            not_running(&mut status);
+            status.starting = state == InstanceState::Starting;
+            if state == InstanceState::Stopped {
+                status.instance_manager_name.clear();
+                status.current_replica_address_map.clear();
+                (status.uuid, status.current_image) = (String::new(), String::new());
+            }
+        }
+    }
+    let failure = match state {
+        InstanceState::Error => process.map(|process| process.reason.as_str()),
+        InstanceState::Stopped if wanted => observed.start_error,
+        _ => None,
+    };
+    tell_creation(&mut status.conditions, INSTANCE_CREATION, failure, now);
+    status
+}
+
+fn awaits_device(observed: &EngineObserved<'_>) -> bool {
+    let engine = observed.engine;
+    let shows = !engine.spec.disable_frontend && engine.spec.frontend != tether_crd::volume::Frontend::None;
+    let first = engine.status.current_state != InstanceState::Running;
+    first && shows && observed.process.is_some_and(|found| found.endpoint.is_empty() && !found.is_standby)
+}
+
+fn running(status: &mut EngineStatus, observed: &EngineObserved<'_>, found: &EngineProcess, now: Timestamp) {
+    let engine = observed.engine;
+    observed.manager_name.clone_into(&mut status.instance_manager_name);
+    status.current_image.clone_from(&engine.spec.image);
+    (status.ip, status.storage_ip) = (found.process.ip.clone(), found.process.ip.clone());
+    status.port = i64::from(found.process.port);
+    status.uuid.clone_from(&found.process.uid);
+    status.starting = false;
+    status.current_size = IntString(i64::try_from(found.size).unwrap_or(i64::MAX));
+    status.is_expanding = status.current_size < engine.spec.volume_size;
+    status.endpoint = if engine.spec.disable_frontend { String::new() } else { found.endpoint.clone() };
+    status.current_replica_address_map.clone_from(&engine.spec.replica_address_map);
+    status.snapshots.clone_from(&found.snapshots);
+    let modes: BTreeMap<String, ReplicaMode> = engine
+        .spec
+        .replica_address_map
+        .iter()
+        .filter_map(|(replica, address)| {
+            let member = found.members.iter().find(|member| member.address == *address)?;
+            mode(member, status.replica_mode_map.get(replica)).map(|mode| (replica.clone(), mode))
+        })
+        .collect();
+    for (replica, mode) in &modes {
+        if status.replica_mode_map.get(replica) != Some(mode) {
+            status.replica_transition_time_map.insert(replica.clone(), rfc3339(now));
+        }
+    }
+    status.replica_transition_time_map.retain(|replica, _| modes.contains_key(replica));
+    let rebuilds = found.members.iter().filter_map(|member| {
+        let progress = member.resync?;
+        let rebuild = RebuildProgress {
+            is_rebuilding: true,
+            progress,
+            state: "in_progress".to_owned(),
+            error: member.error.clone(),
+            ..RebuildProgress::default()
+        };
+        Some((format!("tcp://{}", member.address), rebuild))
+    });
+    status.rebuild_status = rebuilds.collect();
+    status.replica_mode_map = modes;
+}
+
+/// RW holds every acknowledged write; WO is on its way there; ERR was in the set and is not any more. One that has yet
+/// to be heard of has no mode.
+fn mode(member: &Member, before: Option<&ReplicaMode>) -> Option<ReplicaMode> {
+    match (member.in_sync, member.connected) {
+        (true, true) => Some(ReplicaMode::ReadWrite),
+        // It is in the set until the engine takes it out, which it does before it acknowledges anything without it.
+        (true, false) => before.copied(),
+        (false, true) if member.resync.is_some() || before != Some(&ReplicaMode::Error) => Some(ReplicaMode::WriteOnly),
+        (false, true) => Some(ReplicaMode::Error),
+        (false, false) => match before {
+            Some(ReplicaMode::ReadWrite | ReplicaMode::Error) => Some(ReplicaMode::Error),
+            Some(ReplicaMode::WriteOnly) if !member.error.is_empty() => Some(ReplicaMode::Error),
+            other => other.copied(),
+        },
+    }
+}
+
+fn not_running(status: &mut EngineStatus) {
+    status.endpoint.clear();
+    status.replica_mode_map.clear();
+    status.replica_transition_time_map.clear();
+    status.rebuild_status.clear();
+    status.purge_status.clear();
+    status.restore_status.clear();
+    status.last_expansion_error.clear();
+    status.is_expanding = false;
+    (status.ip, status.storage_ip, status.port) = (String::new(), String::new(), 0);
+}
+
+/// Says in a condition why there is no process although there should be; takes it back when there is.
+pub(super) fn tell_creation(conditions: &mut Vec<Condition>, kind: &str, failure: Option<&str>, now: Timestamp) {
+    match failure {
+        Some(why) => drop(condition::set(conditions, kind, condition::FALSE, "InstanceCreationFailed", why, now)),
+        None if condition::is_false(conditions, kind) => {
+            condition::set(conditions, kind, condition::TRUE, "", "", now);
+        }
+        None => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn engine() -> Engine {
+        let mut engine = Engine::default();
+        engine.metadata.name = Some("v1-e-0".into());
+        engine.spec.node_id = "node-1".into();
+        engine.spec.active = true;
+        engine.spec.volume_size.0 = 100;
+        engine.spec.frontend = tether_crd::volume::Frontend::BlockDev;
+        for (name, address) in [("r1", "a:1"), ("r2", "b:1")] {
+            engine.spec.replica_address_map.insert(name.into(), address.into());
+        }
+        engine
+    }
+
+    fn member(id: &str, address: &str, in_sync: bool, connected: bool) -> Member {
+        Member { id: id.into(), address: address.into(), in_sync, connected, ..Member::default() }
+    }
+
+    fn serving(members: Vec<Member>) -> EngineProcess {
+        EngineProcess {
+            process: Process { uid: "u".into(), state: ProcessState::Running, ..Process::default() },
+            size: 100,
+            endpoint: "/dev/longhorn/v1".into(),
+            members,
+            ..EngineProcess::default()
+        }
+    }
+
+    fn step(engine: &mut Engine, manager: Manager, process: Option<&EngineProcess>) -> Vec<String> {
+        let observed = EngineObserved { engine, manager, manager_name: "im", process, start_error: None };
+        let plan = decide_engine(&observed, Timestamp::UNIX_EPOCH);
+        let mut told = Vec::new();
+        for change in plan.changes {
+            match change {
+                EngineChange::SetStatus { status, .. } => engine.status = *status,
+                other => told.push(format!("{other:?}")),
+            }
+        }
+        told
+    }
+
+    fn modes(engine: &Engine) -> String {
+        let modes = engine.status.replica_mode_map.iter().map(|(name, mode)| format!("{name}={mode}"));
+        modes.collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn an_engine_runs_once_it_serves_and_has_its_device() {
+        let mut engine = engine();
+        engine.spec.desire_state = InstanceState::Running;
+        assert_eq!(step(&mut engine, Manager::Known, None), ["Start { standby: false }"]);
+        let both = vec![member("m1", "a:1", true, true), member("m2", "b:1", true, true)];
+        let without = EngineProcess { endpoint: String::new(), ..serving(both.clone()) };
+        step(&mut engine, Manager::Known, Some(&without));
+        assert_eq!(engine.status.current_state, InstanceState::Starting);
+        assert_eq!(step(&mut engine, Manager::Known, Some(&serving(both.clone()))), Vec::<String>::new());
+        assert_eq!(engine.status.current_state, InstanceState::Running);
+        assert_eq!((engine.status.endpoint.as_str(), modes(&engine).as_str()), ("/dev/longhorn/v1", "r1=RW r2=RW"));
+        let before = engine.status.clone();
+        step(&mut engine, Manager::Known, Some(&serving(both)));
+        assert_eq!(engine.status, before, "nothing is written twice");
+        engine.spec.desire_state = InstanceState::Stopped;
+        assert_eq!(step(&mut engine, Manager::Known, Some(&serving(Vec::new()))), ["Stop"]);
+        step(&mut engine, Manager::Known, None);
+        assert_eq!((engine.status.current_state, modes(&engine).as_str()), (InstanceState::Stopped, ""));
+    }
+
+    #[test]
+    fn modes_follow_the_record_and_the_connection() {
+        let mut engine = engine();
+        engine.spec.desire_state = InstanceState::Running;
+        let first = member("m1", "a:1", true, true);
+        let rows = [
+            (member("m2", "b:1", true, true), "r1=RW r2=RW"),
+            (member("m2", "b:1", true, false), "r1=RW r2=RW"),
+            (member("m2", "b:1", false, false), "r1=RW r2=ERR"),
+            (Member { resync: Some(10), ..member("m2", "b:1", false, true) }, "r1=RW r2=WO"),
+            (member("m2", "b:1", true, true), "r1=RW r2=RW"),
+        ];
+        for (second, expected) in rows {
+            step(&mut engine, Manager::Known, Some(&serving(vec![first.clone(), second])));
+            assert_eq!(modes(&engine), expected);
+        }
+    }
+
+    #[test]
+    fn replicas_join_before_others_leave() {
+        let mut engine = engine();
+        engine.spec.desire_state = InstanceState::Running;
+        engine.spec.replica_address_map.insert("r2".into(), "b:2".into());
+        let old = vec![member("m1", "a:1", true, true), member("m2", "b:1", false, false)];
+        assert_eq!(step(&mut engine, Manager::Known, Some(&serving(old))), [r#"AddReplica { address: "b:2" }"#]);
+        let new =
+            vec![member("m1", "a:1", true, true), member("m2", "b:2", false, true), member("m3", "c:1", true, true)];
+        assert_eq!(step(&mut engine, Manager::Known, Some(&serving(new))), [r#"RemoveReplica { id: "m3" }"#]);
+    }
+
+    #[test]
+    fn a_volume_grows_and_a_standby_is_promoted() {
+        let mut engine = engine();
+        engine.spec.desire_state = InstanceState::Running;
+        let both = vec![member("m1", "a:1", true, true), member("m2", "b:1", true, true)];
+        let small = EngineProcess { size: 50, ..serving(both.clone()) };
+        assert_eq!(step(&mut engine, Manager::Known, Some(&small)), ["Expand { size: 100 }"]);
+        assert!(engine.status.is_expanding);
+        let standby = EngineProcess { is_standby: true, size: 50, ..serving(Vec::new()) };
+        assert_eq!(step(&mut engine, Manager::Known, Some(&standby)), ["Promote"]);
+    }
+
+    #[test]
+    fn an_engine_that_ends_by_itself_is_in_error_and_waits_to_be_told() {
+        let mut engine = engine();
+        engine.spec.desire_state = InstanceState::Running;
+        let both = vec![member("m1", "a:1", true, true), member("m2", "b:1", true, true)];
+        step(&mut engine, Manager::Known, Some(&serving(both)));
+        let mut failed = serving(Vec::new());
+        failed.process.state = ProcessState::Error;
+        failed.process.reason = "fenced".into();
+        assert_eq!(step(&mut engine, Manager::Known, Some(&failed)), Vec::<String>::new());
+        assert_eq!((engine.status.current_state, engine.status.endpoint.as_str()), (InstanceState::Error, ""));
+        assert_eq!(condition::find(&engine.status.conditions, INSTANCE_CREATION).unwrap().message, "fenced");
+        engine.spec.desire_state = InstanceState::Stopped;
+        assert_eq!(step(&mut engine, Manager::Known, Some(&failed)), ["Stop"]);
+        step(&mut engine, Manager::Down, None);
+        assert_eq!(engine.status.current_state, InstanceState::Stopped, "it is known that nothing runs");
+    }
+}

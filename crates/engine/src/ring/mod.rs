@@ -13,6 +13,7 @@ mod conn;
 mod devices;
 mod files;
 mod mailbox;
+mod patience;
 mod queue;
 mod socket;
 mod timers;

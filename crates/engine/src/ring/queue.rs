@@ -2,16 +2,21 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{IoUring, squeue};
+
+use super::clock;
+use super::patience::Patience;
 
 /// Entries submitted at once; a turn that makes more submits in between.
 const SUBMISSION_ENTRIES: u32 = 512;
 /// Completions that fit before the kernel must queue them elsewhere: every connection and file operation of
 /// a turn, several times over.
 const COMPLETION_ENTRIES: u32 = 4096;
+/// `IORING_ENTER_GETEVENTS`.
+const GET_EVENTS: u32 = 1;
 
 /// Why there is no ring.
 #[derive(Debug, thiserror::Error)]
@@ -97,6 +102,7 @@ pub(super) struct Queue {
     /// What did not fit; goes first in the next turn.
     waiting: VecDeque<squeue::Entry>,
     in_flight: usize,
+    patience: Patience,
 }
 
 impl Queue {
@@ -106,7 +112,7 @@ impl Queue {
             let source = io::Error::new(io::ErrorKind::Unsupported, "EXT_ARG or NODROP is missing");
             return Err(RingError::Unsupported { source });
         }
-        Ok(Self { ring, waiting: VecDeque::new(), in_flight: 0 })
+        Ok(Self { ring, waiting: VecDeque::new(), in_flight: 0, patience: Patience::new(clock::now()) })
     }
 
     /// The cheapest mode first: completions run on this thread only and only when it waits. Kernels before
@@ -151,8 +157,20 @@ impl Queue {
             ignore_transient(self.ring.submit())?;
             self.fill();
         }
+        let from = clock::now();
+        self.wait(timeout)?;
+        let found = self.ring.completion().len();
+        self.patience.turned(from, clock::now(), found);
+        Ok(())
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) -> Result<(), RingError> {
         if !self.ring.completion().is_empty() {
             return ignore_transient(self.ring.submit());
+        }
+        let look = self.patience.look().min(timeout.unwrap_or(Duration::MAX));
+        if !look.is_zero() && self.look(look)? {
+            return Ok(());
         }
         match timeout {
             None => ignore_transient(self.ring.submit_and_wait(1)),
@@ -161,6 +179,25 @@ impl Queue {
                 let args = SubmitArgs::new().timespec(&timespec);
                 ignore_transient(self.ring.submitter().submit_with_args(1, &args))
             }
+        }
+    }
+
+    /// Submits, then looks for completions for a while; true if there are any.
+    fn look(&mut self, long: Duration) -> Result<bool, RingError> {
+        let end = Instant::now() + long;
+        loop {
+            let queued = self.ring.submission().len() as u32;
+            // SAFETY: no signal mask is passed. The flag makes the kernel run what completions wait for.
+            #[allow(unsafe_code)]
+            let entered = unsafe { self.ring.submitter().enter::<libc::sigset_t>(queued, 0, GET_EVENTS, None) };
+            ignore_transient(entered)?;
+            if !self.ring.completion().is_empty() {
+                return Ok(true);
+            }
+            if Instant::now() >= end {
+                return Ok(false);
+            }
+            std::thread::yield_now();
         }
     }
 

@@ -4,6 +4,7 @@
 //! than either figure: the machine's noise is in both.
 
 mod fanout;
+pub(crate) mod fleet;
 mod load;
 mod target;
 

@@ -6,7 +6,8 @@ use anyhow::{Context as _, Result};
 use clap::Subcommand;
 
 use super::role::{self, Threads};
-use crate::bench::{self, Fanout, Figure, Plan, Report, Target};
+use crate::bench::{self, Fanout, Figure, Plan, Report, Target, fleet};
+use crate::client;
 use crate::output::{self, Exit, Format};
 
 /// Measures a server, or compares two
@@ -20,6 +21,44 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 enum What {
     Api(ApiArgs),
+    Fleet(FleetArgs),
+}
+
+/// Thousands of volumes on hundreds of nodes whose instance managers only pretend
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Makes nodes and volumes of its own in a running cluster, attaches all volumes at once, then at a rate, and loses a \
+                  node in between. API server, controllers and every write are real; engines and replicas are not started.\n\n\
+                  Example:\n  tether up --nodes 1 --detach\n  tether bench fleet --kubeconfig ~/.local/share/tether/kubeconfig --nodes 50 --volumes 500"
+)]
+struct FleetArgs {
+    /// The cluster
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: PathBuf,
+    /// Nodes to pretend
+    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u16).range(2..=5000))]
+    nodes: u16,
+    /// Volumes to make
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=50_000))]
+    volumes: u32,
+    /// Replicas of each
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=20))]
+    replicas: u16,
+    /// Attachments per second that are offered in the second round
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    rate: u16,
+    /// Volumes on the node that is lost; 0 leaves that part out
+    #[arg(long, default_value_t = 200)]
+    lose: usize,
+    /// Process of the controllers (`tether status` shows it): its memory is reported
+    #[arg(long, value_name = "PID")]
+    controller_pid: Option<u32>,
+    /// Leave nodes and volumes there
+    #[arg(long)]
+    keep: bool,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
 }
 
 /// Creates, updates, lists and watch fan-out against one API server or two
@@ -67,8 +106,47 @@ struct ApiArgs {
 }
 
 pub(crate) fn run(args: &Args) -> Result<Exit> {
-    let What::Api(args) = &args.what;
-    role::runtime(Threads::Many)?.block_on(api(args))
+    let runtime = role::runtime(Threads::Many)?;
+    match &args.what {
+        What::Api(args) => runtime.block_on(api(args)),
+        What::Fleet(args) => runtime.block_on(fleet(args)),
+    }
+}
+
+async fn fleet(args: &FleetArgs) -> Result<Exit> {
+    let client = client::from_file(&args.kubeconfig, "tether-bench").await?;
+    let plan = fleet::Plan {
+        nodes: args.nodes.into(),
+        volumes: args.volumes as usize,
+        replicas: args.replicas.into(),
+        rate: args.rate.into(),
+        lost: args.lose,
+        controller: args.controller_pid,
+        keep: args.keep,
+    };
+    let report = fleet::run(&client, &plan, &|step| output::complain(step)).await.context("bench of a fleet")?;
+    output::print(args.output, &report, fleet_table)?;
+    Ok(Exit::Success)
+}
+
+fn fleet_table(report: &fleet::Report) -> String {
+    let mut rows = vec![["LOAD", "PER SECOND", "P50 MS", "P99 MS", "COUNT"].map(str::to_owned).to_vec()];
+    for figure in &report.figures {
+        rows.push(vec![
+            figure.name.clone(),
+            format!("{:.1}", figure.per_second),
+            format!("{:.2}", figure.p50_ms),
+            format!("{:.2}", figure.p99_ms),
+            figure.count.to_string(),
+        ]);
+    }
+    let mut writes = vec![["WRITES", "PER ATTACHMENT"].map(str::to_owned).to_vec()];
+    for (what, count) in &report.writes_per_attachment {
+        writes.push(vec![what.clone(), format!("{count:.2}")]);
+    }
+    let memory = report.controller_mib.map_or_else(String::new, |mib| format!("controllers     {mib:.0} MiB\n"));
+    let (loads, writes, rest) = (output::columns(&rows), output::columns(&writes), report.writes_per_second_at_rest);
+    format!("{loads}\n{writes}\nwrites at rest  {rest:.1} per second\n{memory}")
 }
 
 async fn api(args: &ApiArgs) -> Result<Exit> {

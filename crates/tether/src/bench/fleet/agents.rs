@@ -1,0 +1,250 @@
+//! What the agents of all nodes would do, without a process: every Engine and Replica becomes what is wanted at once.
+//!
+//! The writes are those of an agent: one status for each change of an instance, and the volume's record when an engine
+//! starts, which is compared and replaced as an engine does it.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use futures::StreamExt as _;
+use kube::api::{Patch, PatchParams};
+use kube::runtime::watcher;
+use kube::{Client, ResourceExt as _};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tether_crd::engine::InstanceState;
+use tether_crd::volume::{Record, Words};
+use tether_crd::{Engine, FINALIZER, Replica, Volume};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use super::{make, objects};
+
+/// How often nodes say that they are alive; Kubernetes' own.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+/// The version of the record's format.
+const RECORD_VERSION: u64 = 1;
+/// Another engine or a controller may write the same volume at the same time.
+const RECORD_TRIES: usize = 20;
+const PORT: i64 = 10_000;
+
+/// All agents. They end when this is dropped.
+pub(super) struct Agents {
+    shared: Arc<Shared>,
+    _tasks: JoinSet<()>,
+}
+
+struct Shared {
+    client: Client,
+    lost: Mutex<HashSet<String>>,
+    /// The member of each replica.
+    members: Mutex<HashMap<String, String>>,
+    /// What was last done for each object, so that the echo of a write is not answered again.
+    done: Mutex<HashMap<String, String>>,
+    permits: Semaphore,
+}
+
+impl Agents {
+    pub(super) fn start(client: &Client, nodes: usize) -> Self {
+        let shared = Arc::new(Shared {
+            client: client.clone(),
+            lost: Mutex::default(),
+            members: Mutex::default(),
+            done: Mutex::default(),
+            permits: Semaphore::new(make::AT_ONCE),
+        });
+        let mut tasks = JoinSet::new();
+        tasks.spawn(beat(shared.clone(), nodes));
+        tasks.spawn(watch::<Engine, _>(shared.clone(), engine));
+        tasks.spawn(watch::<Replica, _>(shared.clone(), replica));
+        Self { shared, _tasks: tasks }
+    }
+
+    pub(super) fn lose(&self, node: usize) {
+        self.shared.lost.lock().insert(make::node_name(node));
+    }
+
+    pub(super) fn bring_back(&self, node: usize) {
+        self.shared.lost.lock().remove(&make::node_name(node));
+    }
+}
+
+impl Shared {
+    /// Whether an agent is there, and has something new to do.
+    fn is_news(&self, node: &str, object: String, wanted: String) -> bool {
+        if !node.starts_with("fleet-") || self.lost.lock().contains(node) {
+            return false;
+        }
+        self.done.lock().insert(object, wanted.clone()).is_none_or(|before| before != wanted)
+    }
+}
+
+async fn beat(shared: Arc<Shared>, nodes: usize) {
+    let mut ticks = tokio::time::interval(HEARTBEAT);
+    loop {
+        ticks.tick().await;
+        for name in (0..nodes).map(make::node_name) {
+            if !shared.lost.lock().contains(&name)
+                && let Err(error) = make::heartbeat(&shared.client, &name).await
+            {
+                tracing::warn!(%error, name, "heartbeat");
+            }
+        }
+    }
+}
+
+async fn watch<K, F>(shared: Arc<Shared>, act: fn(Arc<Shared>, K) -> F)
+where
+    K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+        + Clone
+        + std::fmt::Debug
+        + serde::de::DeserializeOwned
+        + Send
+        + 'static,
+    F: Future<Output = Result<()>> + Send + 'static,
+{
+    let mut events = Box::pin(watcher(objects::<K>(&shared.client), watcher::Config::default()));
+    while let Some(event) = events.next().await {
+        let object = match event {
+            Ok(watcher::Event::Apply(object) | watcher::Event::InitApply(object)) => object,
+            Ok(_) => continue,
+            Err(error) => {
+                tracing::warn!(%error, "watch of the fleet");
+                continue;
+            }
+        };
+        let (name, work) = (object.name_any(), act(shared.clone(), object));
+        let shared = shared.clone();
+        tokio::spawn(async move {
+            let _permit = shared.permits.acquire().await;
+            if let Err(error) = work.await {
+                tracing::warn!(error = format!("{error:#}"), name, "an agent of the fleet failed");
+            }
+        });
+    }
+}
+
+async fn replica(shared: Arc<Shared>, replica: Replica) -> Result<()> {
+    let (name, node) = (replica.name_any(), &replica.spec.node_id);
+    shared.members.lock().insert(name.clone(), replica.spec.data_directory_name.clone());
+    let deleted = replica.metadata.deletion_timestamp.is_some();
+    let wanted = format!("{deleted} {}", replica.spec.desire_state);
+    if !shared.is_news(node, name.clone(), wanted) {
+        return Ok(());
+    }
+    let api = objects::<Replica>(&shared.client);
+    if deleted {
+        return finish(&api, &name, replica.metadata.finalizers.as_ref()).await;
+    }
+    let state = replica.spec.desire_state;
+    if replica.status.current_state != state {
+        set(&api, &name, instance(node, state)).await?;
+    }
+    Ok(())
+}
+
+async fn engine(shared: Arc<Shared>, engine: Engine) -> Result<()> {
+    let (name, node) = (engine.name_any(), &engine.spec.node_id);
+    let deleted = engine.metadata.deletion_timestamp.is_some();
+    // An engine that is to stop has no node any more: the one that runs it is in its status.
+    let node = if node.is_empty() { &engine.status.owner_id } else { node };
+    let map = &engine.spec.replica_address_map;
+    let wanted = format!("{deleted} {} {node} {map:?}", engine.spec.desire_state);
+    if !shared.is_news(node, name.clone(), wanted) {
+        return Ok(());
+    }
+    let api = objects::<Engine>(&shared.client);
+    if deleted {
+        return finish(&api, &name, engine.metadata.finalizers.as_ref()).await;
+    }
+    let state = engine.spec.desire_state;
+    let mut status = instance(node, state);
+    if state == InstanceState::Running {
+        let starts = engine.status.current_state != InstanceState::Running;
+        if starts {
+            take_over(&shared, &engine.spec.volume_name, map).await?;
+        }
+        let modes: HashMap<&String, &str> = map.keys().map(|name| (name, "RW")).collect();
+        let more = json!({
+            "currentSize": engine.spec.volume_size, "endpoint": format!("/dev/longhorn/{}", engine.spec.volume_name),
+            "currentReplicaAddressMap": map, "replicaModeMap": modes,
+        });
+        merge(&mut status, more);
+    } else {
+        merge(&mut status, json!({"endpoint": "", "replicaModeMap": null, "currentReplicaAddressMap": null}));
+    }
+    set(&api, &name, status).await
+}
+
+/// What an engine does before it serves: the next epoch, in the record, by compare and replace.
+async fn take_over(shared: &Shared, volume: &str, map: &Words) -> Result<()> {
+    let volumes = objects::<Volume>(&shared.client);
+    let members: Vec<String> = {
+        let known = shared.members.lock();
+        map.keys().filter_map(|name| known.get(name).cloned()).collect()
+    };
+    for _ in 0..RECORD_TRIES {
+        let old = volumes.get(volume).await?.status.record;
+        let mut new = old.clone().unwrap_or_else(|| Record { version: RECORD_VERSION, ..Record::default() });
+        new.epoch += 1;
+        new.generation += 1;
+        new.previous = new.holder.take();
+        new.holder = Some(uuid::Uuid::new_v4().to_string());
+        if new.in_sync.is_empty() {
+            new.in_sync.clone_from(&members);
+        }
+        let test = json!({"op": "test", "path": "/status/record", "value": old});
+        let set = json!({"op": "add", "path": "/status/record", "value": new});
+        let steps = if old.is_some() { vec![test, set] } else { vec![set] };
+        let path = format!("{}/{volume}/status", volumes.resource_url());
+        let request = http::Request::patch(path).header("content-type", "application/json-patch+json");
+        match shared.client.request::<Value>(request.body(serde_json::to_vec(&steps)?)?).await {
+            Err(kube::Error::Api(status)) if [409, 422].contains(&status.code) => {}
+            other => return other.map(drop).context("record"),
+        }
+    }
+    anyhow::bail!("the record of {volume} could not be changed in {RECORD_TRIES} tries")
+}
+
+fn instance(node: &str, state: InstanceState) -> Value {
+    let runs = state == InstanceState::Running;
+    let index = node.trim_start_matches("fleet-").parse().unwrap_or(0);
+    let address = if runs { make::address(index) } else { String::new() };
+    json!({
+        "currentState": state, "started": runs, "starting": false, "ownerID": node,
+        "instanceManagerName": if runs { make::manager_name(node) } else { String::new() },
+        "ip": address, "storageIP": address, "port": if runs { PORT } else { 0 },
+    })
+}
+
+fn merge(status: &mut Value, more: Value) {
+    if let (Some(status), Value::Object(more)) = (status.as_object_mut(), more) {
+        status.extend(more);
+    }
+}
+
+async fn set<K>(api: &kube::Api<K>, name: &str, status: Value) -> Result<()>
+where
+    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let patch = Patch::Merge(json!({"status": status}));
+    match api.patch_status(name, &PatchParams::default(), &patch).await {
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+        other => other.map(drop).with_context(|| format!("status of {name}")),
+    }
+}
+
+/// Nothing of a deleted instance is left on its node.
+async fn finish<K>(api: &kube::Api<K>, name: &str, finalizers: Option<&Vec<String>>) -> Result<()>
+where
+    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let rest: Vec<&String> = finalizers.into_iter().flatten().filter(|finalizer| *finalizer != FINALIZER).collect();
+    let patch = Patch::Merge(json!({"metadata": {"finalizers": rest}}));
+    match api.patch(name, &PatchParams::default(), &patch).await {
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+        other => other.map(drop).with_context(|| format!("finalizer of {name}")),
+    }
+}

@@ -22,8 +22,8 @@ fuzz_target!(|data: &[u8]| {
         let before = object.clone();
         schema::prune(&mut object, &version.schema);
         schema::apply_defaults(&mut object, &version.schema);
-        let _ = crd::validate_object(&object, None, false, version);
-        let _ = crd::validate_object(&object, Some(&before), false, version);
+        let _ = crd::validate_object(Vec::new(), &object, None, false, version);
+        let _ = crd::validate_object(Vec::new(), &object, Some(&before), false, version);
         let settled = object.clone();
         schema::prune(&mut object, &version.schema);
         schema::apply_defaults(&mut object, &version.schema);

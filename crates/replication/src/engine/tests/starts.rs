@@ -177,3 +177,20 @@ fn a_source_believes_its_successor_and_nobody_older() {
     let write = lab.write(0, 1);
     assert_eq!(Some(IoError::Fenced { sent: false }), lab.error(write));
 }
+
+#[test]
+fn a_member_that_failed_once_is_asked_again_if_the_others_are_all_doubtful() {
+    let mut lab = Lab::serving(2);
+    lab.write(0, 1);
+    lab.replace_engine(2);
+    lab.revive(1, true);
+    lab.stores[0].broken = true;
+    lab.tell(Event::Start { older_stopped: true });
+    lab.pass(Span::millis(2000));
+    assert_ne!(Phase::Serving, lab.engine.phase(), "one cannot be written, the other one is doubtful");
+    lab.stores[0].broken = false;
+    lab.pass(Span::millis(5000));
+    assert_eq!(Phase::Serving, lab.engine.phase());
+    assert_eq!(lab.stores[0].data, lab.stores[1].data);
+    assert_eq!(2, lab.in_sync().len());
+}

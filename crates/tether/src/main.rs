@@ -7,6 +7,7 @@ mod cluster;
 mod commands;
 mod logging;
 mod output;
+mod picture;
 mod supervisor;
 
 use std::process::ExitCode;

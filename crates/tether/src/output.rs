@@ -22,6 +22,8 @@ pub(crate) enum Exit {
 pub(crate) enum Format {
     #[default]
     Table,
+    /// A table with more columns, where there are more.
+    Wide,
     Json,
     Yaml,
 }
@@ -29,7 +31,7 @@ pub(crate) enum Format {
 /// Prints `value` in `format`; as a table it is what `table` makes of it.
 pub(crate) fn print<T: Serialize>(format: Format, value: &T, table: impl FnOnce(&T) -> String) -> Result<()> {
     let text = match format {
-        Format::Table => table(value),
+        Format::Table | Format::Wide => table(value),
         Format::Json => serde_json::to_string_pretty(value)? + "\n",
         Format::Yaml => serde_yaml_ng::to_string(value)?,
     };

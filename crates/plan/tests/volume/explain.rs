@@ -1,5 +1,7 @@
 //! What `tether explain` says, in the cases that people ask about.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use tether_crd::attachment::{DISABLE_FRONTEND, Ticket, TicketType};
 use tether_crd::volume::{Robustness, State};
 use tether_plan::explain::{Explanation, explain};
@@ -27,10 +29,10 @@ fn explained(world: &World) -> Explanation {
         attachment,
         volume: world.volume.as_ref(),
         engines: world.engines.values().collect(),
-        nodes: Default::default(),
-        cordoned: Default::default(),
-        owners: Default::default(),
-        noticed: Default::default(),
+        nodes: BTreeMap::new(),
+        cordoned: BTreeSet::new(),
+        owners: BTreeMap::new(),
+        noticed: BTreeMap::new(),
         settings: &settings,
     });
     explain(&observed, wishes.as_ref(), world.now)

@@ -7,6 +7,7 @@ mod controller;
 mod data_plane;
 mod down;
 mod engine;
+mod explain;
 mod instance_manager;
 mod node;
 mod replica;
@@ -15,6 +16,7 @@ mod status;
 mod support_bundle;
 mod up;
 mod version;
+mod volume;
 
 use std::path::PathBuf;
 
@@ -39,7 +41,7 @@ Exit codes:
   1  the command failed; the reason is on standard error
   2  wrong command line
   3  the cluster does not run (status)
-  4  the cluster runs, but not all of it is ready (status)"
+  4  the cluster runs, but not all of it is ready (status); something is not as wished (explain)"
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -53,6 +55,8 @@ enum Command {
     Down(down::Args),
     SupportBundle(support_bundle::Args),
     Version(version::Args),
+    Volume(Box<volume::Args>),
+    Explain(explain::Args),
     Bench(bench::Args),
     Apiserver(apiserver::Args),
     Controller(controller::Args),
@@ -71,6 +75,8 @@ impl Cli {
             Command::Down(args) => down::run(&args),
             Command::SupportBundle(args) => support_bundle::run(&args),
             Command::Version(args) => version::run(&args),
+            Command::Volume(args) => volume::run(&args),
+            Command::Explain(args) => explain::run(&args),
             Command::Bench(args) => bench::run(&args),
             Command::Apiserver(args) => apiserver::run(args),
             Command::Controller(args) => controller::run(&args),
@@ -97,6 +103,27 @@ impl DataDir {
         let dir =
             dir.context("--data-dir: not given, and neither XDG_DATA_HOME nor HOME is set; say where to keep data")?;
         std::path::absolute(&dir).with_context(|| format!("--data-dir {}", dir.display()))
+    }
+}
+
+/// How a command reaches the cluster that it is about.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Access {
+    #[command(flatten)]
+    data: DataDir,
+    /// Kubeconfig of any cluster [default: that of the cluster in --data-dir]
+    #[arg(long, value_name = "FILE", env = "KUBECONFIG")]
+    kubeconfig: Option<PathBuf>,
+}
+
+impl Access {
+    /// A client that says who it is.
+    pub(crate) async fn client(&self, role: &'static str) -> Result<kube::Client> {
+        let file = match &self.kubeconfig {
+            Some(file) => file.clone(),
+            None => cluster::Marker::open(&self.data.resolve()?)?.0.kubeconfig(),
+        };
+        crate::client::from_file(&file, role).await
     }
 }
 

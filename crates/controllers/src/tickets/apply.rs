@@ -16,6 +16,7 @@ pub(super) async fn apply(
 ) -> Result<(), WriteError> {
     let volumes: Api<Volume> = Api::namespaced(context.client.clone(), NAMESPACE);
     let attachments: Api<VolumeAttachment> = Api::namespaced(context.client.clone(), NAMESPACE);
+    let longhorn = &context.longhorn;
     let mut writes = Writes::default();
     for change in changes {
         match change {
@@ -26,18 +27,18 @@ pub(super) async fn apply(
                     "disableFrontend": wish.disable_frontend,
                     "lastAttachedBy": wish.last_attached_by,
                 }});
-                writes.patch(&volumes, &volume, Part::Object, body).await?;
+                longhorn.volumes.wrote(writes.patch(&volumes, &volume, Part::Object, body).await?);
             }
             Change::Withdraw { attachment, tickets } => {
                 let gone: serde_json::Map<String, Value> = tickets.into_iter().map(|id| (id, Value::Null)).collect();
                 let body = json!({"spec": {"attachmentTickets": gone}});
-                writes.patch(&attachments, &attachment, Part::Object, body).await?;
+                longhorn.attachments.wrote(writes.patch(&attachments, &attachment, Part::Object, body).await?);
             }
             Change::SetStatus { attachment, statuses } => {
                 let statuses: serde_json::Map<String, Value> =
                     statuses.into_iter().map(|(id, status)| (id, status.map_or(Value::Null, whole))).collect();
                 let body = json!({"status": {"attachmentTicketStatuses": statuses}});
-                writes.patch(&attachments, &attachment, Part::Status, body).await?;
+                longhorn.attachments.wrote(writes.patch(&attachments, &attachment, Part::Status, body).await?);
             }
             Change::Release { attachment: target } => {
                 let others = attachment.metadata.finalizers.iter().flatten().filter(|name| *name != FINALIZER);

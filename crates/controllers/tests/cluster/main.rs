@@ -14,3 +14,4 @@ mod namespaces;
 mod nodes;
 mod rest;
 mod scheduling;
+mod tickets;

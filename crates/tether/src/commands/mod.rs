@@ -9,11 +9,13 @@ mod down;
 mod engine;
 mod explain;
 mod instance_manager;
+mod manifests;
 mod node;
 mod replica;
 pub(crate) mod role;
 mod status;
 mod support_bundle;
+mod ticket;
 mod up;
 mod version;
 mod volume;
@@ -56,6 +58,7 @@ enum Command {
     SupportBundle(support_bundle::Args),
     Version(version::Args),
     Volume(Box<volume::Args>),
+    Ticket(ticket::Args),
     Explain(explain::Args),
     Bench(bench::Args),
     Apiserver(apiserver::Args),
@@ -65,6 +68,7 @@ enum Command {
     Replica(Box<replica::Args>),
     Engine(Box<engine::Args>),
     InstanceManager(instance_manager::Args),
+    Manifests(manifests::Args),
 }
 
 impl Cli {
@@ -76,6 +80,7 @@ impl Cli {
             Command::SupportBundle(args) => support_bundle::run(&args),
             Command::Version(args) => version::run(&args),
             Command::Volume(args) => volume::run(&args),
+            Command::Ticket(args) => ticket::run(&args),
             Command::Explain(args) => explain::run(&args),
             Command::Bench(args) => bench::run(&args),
             Command::Apiserver(args) => apiserver::run(args),
@@ -85,6 +90,7 @@ impl Cli {
             Command::Replica(args) => replica::run(*args),
             Command::Engine(args) => engine::run(*args),
             Command::InstanceManager(args) => instance_manager::run(args),
+            Command::Manifests(args) => manifests::run(&args),
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Robustness: how many replicas hold everything, as the engine and the record say; and which replicas failed.
 
-use tether_crd::condition::{rfc3339, time};
-use tether_crd::engine::{InstanceState, ReplicaMode};
+use jiff::SignedDuration;
+use tether_crd::condition::{self, rfc3339, time};
+use tether_crd::engine::{INSTANCE_CREATION, InstanceState, ReplicaMode};
 use tether_crd::volume::{Robustness, State};
 use tether_crd::{NAMESPACE, Replica};
 use tether_model::reason::Reason;
@@ -12,6 +13,13 @@ use crate::object::name;
 
 const ROBUSTNESS: Rule = Rule("volume-robustness");
 const REPLICA_HEALTH: Rule = Rule("replica-health");
+
+/// How long a replica of an attached volume may fail to start before it counts as failed, so that another can take its
+/// place: longer than an instance manager takes to come back.
+const START_FAILURE_PATIENCE: SignedDuration = SignedDuration::from_mins(1);
+/// How long after it was last offered again a volume that died once more has to wait: an engine that cannot live does not
+/// keep the cluster busy.
+const RECOVERY_PAUSE: SignedDuration = SignedDuration::from_secs(10);
 
 /// Looks at engine and replicas, and says how the volume is.
 pub(super) fn look(draft: &mut Draft<'_>) {
@@ -90,7 +98,31 @@ fn errors(draft: &mut Draft<'_>) {
         let replica = &draft.replicas[index];
         if replica.spec.failed_at.is_empty() && replica.status.current_state == InstanceState::Error {
             fail(draft, index, "its process ended without being told to");
+        } else if draft.status.state == State::Attached {
+            start_failure(draft, index);
         }
+    }
+}
+
+/// A replica that is to run and cannot be started, as its agent says.
+fn start_failure(draft: &mut Draft<'_>, index: usize) {
+    let replica = &draft.replicas[index];
+    let is_wanted = replica.spec.failed_at.is_empty() && replica.spec.desire_state == InstanceState::Running;
+    if !is_wanted || replica.status.current_state != InstanceState::Stopped {
+        return;
+    }
+    let refused =
+        condition::find(&replica.status.conditions, INSTANCE_CREATION).filter(|c| c.status == condition::FALSE);
+    let Some((since, why)) = refused.and_then(|c| Some((time(&c.last_transition_time)?, c.message.clone()))) else {
+        return;
+    };
+    let until = since + START_FAILURE_PATIENCE;
+    if draft.now >= until {
+        fail(draft, index, &format!("it could not be started: {why}"));
+    } else {
+        let about = Subject::new("Replica", NAMESPACE, name(&**replica));
+        let words = format!("The replica could not be started: {why}.");
+        draft.plan.waits(REPLICA_HEALTH, about, Reason::ReplicasStarting, words, until);
     }
 }
 
@@ -188,11 +220,17 @@ fn recover(draft: &mut Draft<'_>) {
         draft.blocked(ROBUSTNESS, Reason::Faulted, "The volume is faulted until it is detached.");
         return;
     }
+    let until = time(&draft.status.remount_requested_at).map(|last| last + RECOVERY_PAUSE);
+    if let Some(until) = until.filter(|until| draft.now < *until) {
+        let words = "The volume died again soon after it was attached, and is attached again after a pause.";
+        draft.waits(ROBUSTNESS, Reason::Faulted, words, until);
+        return;
+    }
     let (volume, now) = (draft.name(), rfc3339(draft.now));
     draft.set_robustness(Robustness::Unknown);
     draft.fires(ROBUSTNESS, Reason::Remount, "The volume is detached and can be attached again.");
     if draft.record().is_some() {
         draft.tell(Reason::Remount, format!("Volume {volume} requested remount at {now}"));
-        draft.status.remount_requested_at = now;
     }
+    draft.status.remount_requested_at = now;
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use jiff::{SignedDuration, Timestamp};
-use tether_crd::condition::time;
-use tether_crd::engine::InstanceState;
+use tether_crd::condition::{self, time};
+use tether_crd::engine::{INSTANCE_CREATION, InstanceState};
 use tether_crd::volume::{Robustness, State};
 use tether_model::reason::Reason;
 use tether_model::report::Rule;
@@ -129,7 +129,11 @@ fn report_engine(draft: &mut Draft<'_>, runs: bool, wanted: &str) {
         let words = format!("The instance manager of node {wanted:?} is {}.", host.manager.word());
         draft.blocked(ENGINE_START, Reason::InstanceManagerUnavailable, words);
     } else {
-        draft.blocked(ENGINE_START, Reason::EngineStarting, format!("The engine is starting on node {wanted:?}."));
+        let conditions = &draft.engine().status.conditions;
+        let refused = condition::find(conditions, INSTANCE_CREATION).filter(|found| found.status == condition::FALSE);
+        let why = refused.map(|found| format!(" The last attempt failed: {}.", found.message)).unwrap_or_default();
+        let words = format!("The engine is starting on node {wanted:?}.{why}");
+        draft.blocked(ENGINE_START, Reason::EngineStarting, words);
     }
 }
 
@@ -246,7 +250,8 @@ fn close(draft: &mut Draft<'_>) {
     let is_faulted = draft.status.robustness == Robustness::Faulted;
     let held = draft.engine().spec.node_id.clone();
     draft.engine_mut().spec.desire_state = InstanceState::Stopped;
-    if draft.engine_state() == InstanceState::Unknown || (!held.is_empty() && draft.is_down(&held)) {
+    // On no node, or on one that does not answer, there is no agent that could say so.
+    if draft.is_down(&held) {
         fence(draft, &held);
     }
     if !is_engine_stopped(draft) {

@@ -212,3 +212,59 @@ fn a_volume_that_grows_while_detached_is_attached_for_it() {
     assert!(!world.volume.as_ref().unwrap().status.expansion_required, "{}", world.plan());
     assert!(world.attachment.as_ref().unwrap().spec.attachment_tickets.is_empty());
 }
+
+#[test]
+fn an_engine_that_keeps_dying_does_not_keep_the_cluster_busy() {
+    let mut world = attached();
+    let mut epochs = Vec::new();
+    for _ in 0..2 {
+        world.engine().status.current_state = InstanceState::Error;
+        world.engine().status.replica_mode_map.clear();
+        world.settle("a");
+        epochs.push((world.record().unwrap().epoch, world.status().0));
+    }
+    assert_eq!(epochs[0], (2, State::Attached), "the first time it is attached again at once");
+    assert_eq!(epochs[1], (2, State::Detached), "then there is a pause");
+    let until = world.plan().wake_at().expect("the pause ends");
+    world.pass(until.duration_since(world.now));
+    world.settle("a");
+    assert_eq!((world.record().unwrap().epoch, world.status().0), (3, State::Attached));
+}
+
+#[test]
+fn a_replica_that_cannot_be_started_is_replaced() {
+    let mut world = new_volume(2, &["a", "b", "c"]);
+    world.settle("a");
+    world.settle("");
+    let broken = world.replicas.values().next().unwrap().clone();
+    let (name, node) = (broken.metadata.name.clone().unwrap(), broken.spec.node_id.clone());
+    // The process never comes up, as its agent says.
+    let refuse = |world: &mut World| {
+        let since = tether_crd::condition::rfc3339(crate::build::now());
+        if let Some(replica) = world.replicas.get_mut(&name) {
+            replica.status = ReplicaStatus::default();
+            let condition = tether_crd::Condition {
+                kind: tether_crd::engine::INSTANCE_CREATION.into(),
+                status: "False".into(),
+                message: "the directory cannot be read".into(),
+                last_transition_time: since,
+                ..Default::default()
+            };
+            replica.status.conditions = vec![condition];
+        }
+    };
+    for seconds in [0, 10, 60, 0, 600, 0, 0] {
+        world.pass(SignedDuration::from_secs(seconds));
+        for _ in 0..6 {
+            world.tickets("a");
+            world.step();
+            world.agents();
+            refuse(&mut world);
+        }
+    }
+    assert_eq!(world.status(), (State::Attached, Robustness::Healthy, "a"), "{}", world.plan());
+    let good = world.replicas.values().filter(|replica| replica.spec.failed_at.is_empty());
+    assert!(good.clone().count() == 2 && good.into_iter().all(|replica| replica.metadata.name.as_ref() != Some(&name)));
+    let told = world.events.iter().find(|event| event.contains("it could not be started")).unwrap();
+    assert!(told.contains("the directory cannot be read") && told.contains(&node), "{told}");
+}

@@ -1,0 +1,141 @@
+//! What there is: volumes, where they are published, how they are, and how much room is left.
+
+use std::sync::Arc;
+
+use kube::ResourceExt;
+use tether_crd::attachment::TicketType;
+use tether_crd::volume::Robustness;
+use tether_crd::{Node, Volume, condition, node, settings};
+use tonic::Status;
+
+use super::super::Inner;
+use super::super::capability::{access_mode, check};
+use super::required;
+use crate::proto::{
+    self, ControllerGetVolumeResponse, GetCapacityRequest, GetCapacityResponse, ListVolumesRequest,
+    ListVolumesResponse, ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse, VolumeCondition,
+    controller_get_volume_response, list_volumes_response, validate_volume_capabilities_response,
+};
+
+/// The segment of a topology that names a node.
+const HOSTNAME: &str = "kubernetes.io/hostname";
+
+pub(super) async fn list(driver: &Inner, request: &ListVolumesRequest) -> Result<ListVolumesResponse, Status> {
+    driver.view.ready().await;
+    if request.max_entries < 0 {
+        return Err(Status::invalid_argument("max_entries is negative"));
+    }
+    let volumes = driver.view.volumes.list();
+    let from = match request.starting_token.as_str() {
+        "" => 0,
+        token => token.parse::<usize>().ok().filter(|from| *from <= volumes.len()).ok_or_else(|| {
+            Status::aborted(format!("starting_token {token:?} is not one of this driver's; begin again"))
+        })?,
+    };
+    let most = match request.max_entries {
+        0 => usize::MAX,
+        most => usize::try_from(most).unwrap_or(usize::MAX),
+    };
+    let entry = |volume: &Arc<Volume>| list_volumes_response::Entry {
+        volume: Some(described(volume)),
+        status: Some(list_volumes_response::VolumeStatus {
+            published_node_ids: published(driver, &volume.name_any()),
+            volume_condition: Some(health(volume)),
+        }),
+    };
+    let entries: Vec<_> = volumes.iter().skip(from).take(most).map(entry).collect();
+    let next = from + entries.len();
+    let next_token = if next < volumes.len() { next.to_string() } else { String::new() };
+    Ok(ListVolumesResponse { entries, next_token })
+}
+
+pub(super) async fn get(driver: &Inner, id: &str) -> Result<ControllerGetVolumeResponse, Status> {
+    let id = required("volume_id", id)?;
+    driver.view.ready().await;
+    let volume = driver.view.volume(id).ok_or_else(|| Status::not_found(format!("volume {id} does not exist")))?;
+    Ok(ControllerGetVolumeResponse {
+        volume: Some(described(&volume)),
+        status: Some(controller_get_volume_response::VolumeStatus {
+            published_node_ids: published(driver, id),
+            volume_condition: Some(health(&volume)),
+        }),
+    })
+}
+
+fn described(volume: &Volume) -> proto::Volume {
+    proto::Volume { capacity_bytes: volume.spec.size.0, volume_id: volume.name_any(), ..Default::default() }
+}
+
+/// The nodes that tickets of pods are for.
+fn published(driver: &Inner, id: &str) -> Vec<String> {
+    let attachment = driver.view.attachment(id);
+    let tickets = attachment.iter().flat_map(|attachment| attachment.spec.attachment_tickets.values());
+    tickets.filter(|ticket| ticket.kind == TicketType::Csi).map(|ticket| ticket.node_id.clone()).collect()
+}
+
+pub(in super::super) fn health(volume: &Volume) -> VolumeCondition {
+    let (abnormal, message) = match volume.status.robustness {
+        Robustness::Healthy => (false, "all wanted copies of the data are there"),
+        Robustness::Unknown => (false, "the volume is not attached"),
+        Robustness::Degraded => (true, "fewer copies of the data are there than are wanted"),
+        Robustness::Faulted => (true, "no copy of the data can be used"),
+    };
+    VolumeCondition { abnormal, message: message.into() }
+}
+
+pub(super) async fn validate(
+    driver: &Inner,
+    request: ValidateVolumeCapabilitiesRequest,
+) -> Result<ValidateVolumeCapabilitiesResponse, Status> {
+    let id = required("volume_id", &request.volume_id)?;
+    if request.volume_capabilities.is_empty() {
+        return Err(Status::invalid_argument("volume_capabilities are missing"));
+    }
+    driver.view.ready().await;
+    let volume = driver.view.volume(id).ok_or_else(|| Status::not_found(format!("volume {id} does not exist")))?;
+    let can = request.volume_capabilities.iter().try_for_each(|capability| check(capability).map(drop));
+    let can = can.and_then(|()| access_mode(&request.volume_capabilities, volume.is_migratable()).map(drop));
+    Ok(match can {
+        Ok(()) => ValidateVolumeCapabilitiesResponse {
+            confirmed: Some(validate_volume_capabilities_response::Confirmed {
+                volume_context: request.volume_context,
+                volume_capabilities: request.volume_capabilities,
+                parameters: request.parameters,
+                mutable_parameters: request.mutable_parameters,
+            }),
+            message: String::new(),
+        },
+        Err(refusal) => ValidateVolumeCapabilitiesResponse { confirmed: None, message: refusal.message().to_owned() },
+    })
+}
+
+pub(super) async fn capacity(driver: &Inner, request: &GetCapacityRequest) -> Result<GetCapacityResponse, Status> {
+    driver.view.ready().await;
+    let wanted = request.accessible_topology.as_ref().and_then(|topology| topology.segments.get(HOSTNAME));
+    let percent: i64 = driver.view.setting(settings::STORAGE_OVER_PROVISIONING_PERCENTAGE).parse().unwrap_or(100);
+    let nodes = driver.view.nodes.list();
+    let here = nodes.iter().filter(|node| wanted.is_none_or(|name| *name == node.name_any()));
+    let room: Vec<i64> = here.flat_map(|node| free(node, percent)).collect();
+    Ok(GetCapacityResponse {
+        available_capacity: room.iter().sum(),
+        maximum_volume_size: Some(room.iter().copied().max().unwrap_or(0)),
+        minimum_volume_size: None,
+    })
+}
+
+/// What each disk of a node can still promise.
+fn free(node: &Node, percent: i64) -> Vec<i64> {
+    if !node.spec.allow_scheduling || !node.is_ready() {
+        return Vec::new();
+    }
+    let can_schedule = |name: &String| node.spec.disks.get(name).is_some_and(|disk| disk.allow_scheduling);
+    let disks = node.status.disk_status.iter().filter(|(name, disk)| {
+        can_schedule(name) && condition::is_true(&disk.conditions, node::conditions::SCHEDULABLE)
+    });
+    let left = |(name, disk): (&String, &node::DiskStatus)| {
+        let reserved = node.spec.disks.get(name).map_or(0, |disk| disk.storage_reserved);
+        let promised = (disk.storage_maximum - reserved).saturating_mul(percent) / 100;
+        (promised - disk.storage_scheduled).max(0)
+    };
+    disks.map(left).collect()
+}

@@ -140,9 +140,10 @@ fn fleet_table(report: &fleet::Report) -> String {
             figure.count.to_string(),
         ]);
     }
-    let mut writes = vec![["WRITES", "PER ATTACHMENT"].map(str::to_owned).to_vec()];
-    for (what, count) in &report.writes_per_attachment {
-        writes.push(vec![what.clone(), format!("{count:.2}")]);
+    let mut writes = vec![["WRITES", "FIRST ATTACHMENT", "LATER ONES"].map(str::to_owned).to_vec()];
+    for (what, first) in &report.writes_per_first_attachment {
+        let later = report.writes_per_attachment.get(what).copied().unwrap_or_default();
+        writes.push(vec![what.clone(), format!("{first:.2}"), format!("{later:.2}")]);
     }
     let memory = report.controller_mib.map_or_else(String::new, |mib| format!("controllers     {mib:.0} MiB\n"));
     let (loads, writes, rest) = (output::columns(&rows), output::columns(&writes), report.writes_per_second_at_rest);

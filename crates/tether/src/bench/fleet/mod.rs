@@ -47,8 +47,10 @@ pub(crate) struct Plan {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Report {
     pub figures: Vec<Figure>,
-    /// Writes for each attachment, by what is written.
+    /// Writes for each attachment of a volume that was attached before, by what is written.
     pub writes_per_attachment: BTreeMap<String, f64>,
+    /// The same for a volume's first attachment.
+    pub writes_per_first_attachment: BTreeMap<String, f64>,
     /// Writes per second while nothing happens; heartbeats of nodes are not counted.
     pub writes_per_second_at_rest: f64,
     /// Resident memory of the controllers at the end, in MiB.
@@ -95,7 +97,7 @@ async fn measure(
     let before = Writes::read(client).await?;
     let everywhere = load::placed(plan);
     figures.push(tickets.attach(client, "attach, all at once", &everywhere, None).await?);
-    let writes_per_attachment = Writes::read(client).await?.since(&before).each(plan.volumes);
+    let writes_per_first_attachment = Writes::read(client).await?.since(&before).each(plan.volumes);
 
     progress("doing nothing");
     let writes_per_second_at_rest = at_rest(client).await?;
@@ -114,9 +116,17 @@ async fn measure(
 
     progress(&format!("attaching {} per second", plan.rate));
     let name = format!("attach, {} per second offered", plan.rate);
+    let before = Writes::read(client).await?;
     figures.push(tickets.attach(client, &name, &everywhere, Some(plan.rate)).await?);
+    let writes_per_attachment = Writes::read(client).await?.since(&before).each(plan.volumes);
     let controller_mib = plan.controller.map(resident_mib).transpose()?;
-    Ok(Report { figures, writes_per_attachment, writes_per_second_at_rest, controller_mib })
+    Ok(Report {
+        figures,
+        writes_per_attachment,
+        writes_per_first_attachment,
+        writes_per_second_at_rest,
+        controller_mib,
+    })
 }
 
 async fn at_rest(client: &Client) -> Result<f64> {

@@ -22,4 +22,4 @@ pub mod instance;
 pub mod record;
 pub mod replica_server;
 pub mod ring;
-mod unix;
+pub mod unix;

@@ -373,6 +373,12 @@ reasons! {
     BackingOff,
     /// The node's list of attached volumes is set to what is the case.
     NodeListFollows,
+    /// A volume is being made for a claim.
+    Provisioning,
+    /// A volume was made for a claim.
+    ProvisioningSucceeded,
+    /// A volume could not be deleted.
+    VolumeFailedDelete,
     // Attachment tickets.
 
     /// No ticket wants the volume where it is.

@@ -26,6 +26,7 @@ pub mod object;
 pub mod placement;
 pub mod pod;
 pub mod pod_gc;
+pub mod provisioner;
 pub mod schedule;
 pub mod selector;
 pub mod service_account;

@@ -67,8 +67,11 @@ impl Lab {
             }
         });
         let user = User::new("system:kube-controller-manager", ["system:authenticated"]);
-        let running =
-            tether_controllers::run(server.client(user), tether_controllers::Options::default(), stop.clone());
+        let options = tether_controllers::Options {
+            attach_detach: Some(tether_plan::attach_detach::Settings::default()),
+            ..Default::default()
+        };
+        let running = tether_controllers::run(server.client(user), options, stop.clone());
         tasks.spawn(async { running.await.unwrap() });
 
         let dir = tempfile::tempdir().unwrap();

@@ -6,3 +6,4 @@
 mod controller;
 mod lab;
 mod node;
+mod path;

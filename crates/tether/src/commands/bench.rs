@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use clap::Subcommand;
 
+use super::attacher_bench;
 use super::role::{self, Threads};
 use crate::bench::{self, Fanout, Figure, Plan, Report, Target, fleet};
 use crate::client;
@@ -22,6 +23,7 @@ pub(crate) struct Args {
 enum What {
     Api(ApiArgs),
     Fleet(FleetArgs),
+    Attacher(attacher_bench::Args),
 }
 
 /// Thousands of volumes on hundreds of nodes whose instance managers only pretend
@@ -110,6 +112,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     match &args.what {
         What::Api(args) => runtime.block_on(api(args)),
         What::Fleet(args) => runtime.block_on(fleet(args)),
+        What::Attacher(args) => runtime.block_on(attacher_bench::run(args)),
     }
 }
 
@@ -177,7 +180,7 @@ async fn api(args: &ApiArgs) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
-fn table(reports: &[Report]) -> String {
+pub(super) fn table(reports: &[Report]) -> String {
     let mut rows =
         vec![["SERVER", "LOAD", "PER SECOND", "P50 MS", "P99 MS", "COUNT", "RATIO"].map(str::to_owned).to_vec()];
     for (index, report) in reports.iter().enumerate() {

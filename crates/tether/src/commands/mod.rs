@@ -2,8 +2,10 @@
 
 mod apiserver;
 mod attacher;
+mod attacher_bench;
 mod bench;
 mod controller;
+mod csi;
 mod data_plane;
 mod down;
 mod engine;
@@ -64,6 +66,7 @@ enum Command {
     Apiserver(apiserver::Args),
     Controller(controller::Args),
     Attacher(Box<attacher::Args>),
+    Csi(csi::Args),
     Node(node::Args),
     Replica(Box<replica::Args>),
     Engine(Box<engine::Args>),
@@ -86,6 +89,7 @@ impl Cli {
             Command::Apiserver(args) => apiserver::run(args),
             Command::Controller(args) => controller::run(&args),
             Command::Attacher(args) => attacher::run(&args),
+            Command::Csi(args) => csi::run(&args),
             Command::Node(args) => node::run(args),
             Command::Replica(args) => replica::run(*args),
             Command::Engine(args) => engine::run(*args),

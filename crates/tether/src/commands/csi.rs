@@ -1,0 +1,96 @@
+//! `tether csi`: the CSI driver, and the loops that Kubernetes would run as sidecars beside it.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use tether_csi::connect::{Address, connect};
+use tether_csi::driver::{Driver, Options};
+use tether_csi::metrics::Metrics;
+use tether_csi::{attacher, provisioner};
+use tokio::task::JoinSet;
+
+use super::role::{self, Threads};
+use crate::client;
+use crate::logging::LogArgs;
+use crate::output::Exit;
+
+/// Runs the CSI driver driver.longhorn.io, and what else it takes to use it
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "With --controller the process also attaches volumes and makes and deletes them for claims, in place of \
+                  the sidecars external-attacher and external-provisioner. --without leaves one to the upstream sidecar.\n\n\
+                  Examples:\n  tether csi --endpoint unix:///run/csi.sock --controller --kubeconfig ./kubeconfig\n  \
+                  tether csi --endpoint unix:///run/csi.sock --node node-1"
+)]
+#[group(id = "half", required = true, multiple = true, args = ["controller", "node"])]
+pub(crate) struct Args {
+    /// Socket to serve on: a path, or unix:///path
+    #[arg(long, default_value = "/run/csi/socket")]
+    endpoint: Address,
+    /// Credentials; without it those that a pod is given
+    #[arg(long)]
+    kubeconfig: Option<PathBuf>,
+    /// Serve the controller half
+    #[arg(long)]
+    controller: bool,
+    /// Serve the node half, as this node
+    #[arg(long, value_name = "NODE")]
+    node: Option<String>,
+    /// Leave this to the upstream sidecar
+    #[arg(long, value_enum, value_delimiter = ',')]
+    without: Vec<Loop>,
+    #[command(flatten)]
+    logs: LogArgs,
+}
+
+/// What runs beside the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Loop {
+    Attacher,
+    Provisioner,
+}
+
+pub(crate) fn run(args: &Args) -> Result<Exit> {
+    role::begin("csi", args.logs)?;
+    role::runtime(Threads::One)?.block_on(serve(args))
+}
+
+async fn serve(args: &Args) -> Result<Exit> {
+    let stop = role::until_signal()?;
+    let client = client::from_flag(args.kubeconfig.as_deref(), "tether-csi").await?;
+    let path = &args.endpoint.0;
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent).with_context(|| format!("--endpoint {}", path.display()))?;
+    }
+    let listener = tether_engine::unix::listen(path).with_context(|| format!("--endpoint {}", path.display()))?;
+    let options = Options { controller: args.controller, node: args.node.clone() };
+    let driver = Driver::new(client.clone(), options, &stop);
+    let mut tasks: JoinSet<Result<()>> = JoinSet::new();
+    let token = stop.clone();
+    tasks.spawn(async move { Ok(driver.serve(listener, token).await?) });
+    if args.controller && !args.without.contains(&Loop::Attacher) {
+        let (client, connection, token) = (client.clone(), connect(&args.endpoint).await?, stop.clone());
+        let settings = attacher::Settings { timeout: CALL_TIMEOUT, ..attacher::Settings::default() };
+        tasks.spawn(async move { Ok(attacher::run(client, connection, settings, &Metrics::default(), token).await?) });
+    }
+    if args.controller && !args.without.contains(&Loop::Provisioner) {
+        let (connection, token) = (connect(&args.endpoint).await?, stop.clone());
+        let settings = provisioner::Settings {
+            timeout: CALL_TIMEOUT,
+            default_fs_type: "ext4".into(),
+            identity: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            ..provisioner::Settings::default()
+        };
+        tasks.spawn(
+            async move { Ok(provisioner::run(client, connection, settings, &Metrics::default(), token).await?) },
+        );
+    }
+    role::ready();
+    while let Some(ended) = tasks.join_next().await {
+        ended??;
+    }
+    Ok(Exit::Success)
+}
+
+/// Longer than the driver itself waits for a volume, so that its own words are what is told.
+const CALL_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(110);

@@ -32,11 +32,16 @@ pub(super) fn cleanup(draft: &mut Draft<'_>) {
     }
 }
 
-/// Deleted replicas whose node cannot clean up: what is left there is an orphan, found when the node is back.
+/// Deleted replicas and engines whose node cannot clean up: what is left there is an orphan, found when the node is back.
 fn let_go(draft: &mut Draft<'_>) {
     for replica in &draft.observed.replicas {
         if is_deleting(*replica) && has_finalizer(*replica, FINALIZER) && draft.is_down(&replica.spec.node_id) {
             draft.last.push(Change::RemoveFinalizer { kind: Kind::Replica, target: Target::of(*replica) });
+        }
+    }
+    for engine in &draft.observed.engines {
+        if is_deleting(*engine) && has_finalizer(*engine, FINALIZER) && draft.is_down(&engine.spec.node_id) {
+            draft.last.push(Change::RemoveFinalizer { kind: Kind::Engine, target: Target::of(*engine) });
         }
     }
 }

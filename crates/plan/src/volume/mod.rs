@@ -31,6 +31,7 @@ mod delete;
 mod draft;
 mod expand;
 mod health;
+mod migration;
 mod rebuild;
 mod run;
 mod salvage;
@@ -130,6 +131,7 @@ pub fn decide(observed: &Observed<'_>, now: Timestamp) -> Plan<Change> {
     health::look(&mut draft);
     salvage::salvage(&mut draft);
     expand::expand(&mut draft);
+    migration::migrate(&mut draft);
     rebuild::rebuild(&mut draft);
     run::follow(&mut draft);
     cleanup::cleanup(&mut draft);

@@ -94,6 +94,9 @@ fn safe(world: &World) -> Result<(), TestCaseError> {
 }
 
 proptest! {
+    // Each case is a whole life; PROPTEST_CASES asks for more.
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases / 4))]
+
     /// Whatever happens, a replica that holds everything is left; and when all nodes are up, the volume gets where it is
     /// wanted, with as many replicas as it asks for, and comes to rest.
     #[test]

@@ -7,5 +7,6 @@ mod build;
 mod explain;
 mod golden;
 mod lives;
+mod migration;
 mod stories;
 mod world;

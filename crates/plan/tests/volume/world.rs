@@ -195,6 +195,11 @@ impl World {
             return;
         }
         match (engine.spec.desire_state, engine.status.current_state) {
+            (InstanceState::Running, InstanceState::Stopped | InstanceState::Running)
+                if !engine.spec.active && self.can_launch(&node) =>
+            {
+                self.stand_by(name);
+            }
             (InstanceState::Running, InstanceState::Stopped) if self.can_launch(&node) => self.start_engine(name),
             (InstanceState::Running, InstanceState::Running) => self.serve(name),
             (InstanceState::Stopped, InstanceState::Stopped) => {}
@@ -229,11 +234,28 @@ impl World {
         self.volume.as_mut().unwrap().status.record = Some(record);
     }
 
+    /// An engine that is not active reads through the one that is.
+    fn stand_by(&mut self, name: &str) {
+        let status = &mut self.engines.get_mut(name).unwrap().status;
+        status.current_state = InstanceState::Running;
+        status.started = true;
+        status.endpoint = "standby".into();
+        let map = self.engines[name].spec.replica_address_map.clone();
+        let status = &mut self.engines.get_mut(name).unwrap().status;
+        status.replica_mode_map = map.keys().map(|replica| (replica.clone(), ReplicaMode::ReadWrite)).collect();
+        status.current_replica_address_map = map;
+    }
+
     /// A running engine lets members join and leave.
     fn serve(&mut self, name: &str) {
         let map = self.engines[name].spec.replica_address_map.clone();
         let mut record = self.record().cloned().unwrap();
         let holds = record.holder.as_deref() == Some(&format!("{name}@{}", record.epoch));
+        if !holds && self.engines[name].status.endpoint == "standby" {
+            // It is the volume's engine now: it takes the volume, which fences the other.
+            self.start_engine(name);
+            return;
+        }
         if !holds {
             // Another engine took the volume: this one is fenced.
             self.engines.get_mut(name).unwrap().status.current_state = InstanceState::Error;

@@ -8,10 +8,12 @@ use crate::{GROUP, NAMESPACE, definitions, labels, settings};
 const CONTROLLERS: &str = "system:kube-controller-manager";
 /// The group of all nodes.
 const NODES: &str = "system:nodes";
+/// The account of scripts and pages that work with volumes: `kubectl -n longhorn-system create token longhorn-service-account`.
+pub const SERVICE_ACCOUNT: &str = "longhorn-service-account";
 
 /// Everything, in the order in which it is to be made.
 pub fn objects() -> Vec<Value> {
-    let mut objects = vec![namespace()];
+    let mut objects = vec![namespace(), service_account()];
     objects.extend(definitions::all().iter().map(json));
     objects.extend(roles());
     objects.extend(settings::defaults().iter().map(json));
@@ -35,7 +37,11 @@ fn namespace() -> Value {
     })
 }
 
-/// Controllers do everything with volumes; a node reads, and reports on what it runs.
+fn service_account() -> Value {
+    json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": SERVICE_ACCOUNT, "namespace": NAMESPACE}})
+}
+
+/// Controllers do everything with volumes; a node reads, and reports on what it runs; scripts do what people do.
 fn roles() -> Vec<Value> {
     let all = ["*"];
     let volumes =
@@ -67,7 +73,10 @@ fn roles() -> Vec<Value> {
             &["create", "update", "patch", "delete"],
         ),
     ];
+    let manager = [volumes(&all, &all), core(&["nodes", "pods", "events"], &["get", "list", "watch"])];
     vec![
+        role("tether:manager", &manager),
+        binding_of_account("tether:manager"),
         role("tether:controller", &controller),
         role("tether:node", &node),
         binding("tether:controller", "User", CONTROLLERS),
@@ -82,6 +91,12 @@ fn role(name: &str, rules: &[Value]) -> Value {
         "metadata": {"name": name, "labels": {labels::MANAGED_BY: labels::MANAGER}},
         "rules": rules,
     })
+}
+
+fn binding_of_account(role: &str) -> Value {
+    let mut binding = binding(role, "ServiceAccount", SERVICE_ACCOUNT);
+    binding["subjects"] = json!([{"kind": "ServiceAccount", "name": SERVICE_ACCOUNT, "namespace": NAMESPACE}]);
+    binding
 }
 
 fn binding(role: &str, kind: &str, name: &str) -> Value {

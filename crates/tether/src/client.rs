@@ -13,10 +13,14 @@ use kube::{Client, Config};
 /// A client for one of our roles. The role is the first word of its User-Agent, which is what audit logs and
 /// `metadata.managedFields` call whoever wrote something.
 pub(crate) async fn from_file(path: &Path, role: &'static str) -> Result<Client> {
+    named(config(path).await?, role).with_context(|| format!("--kubeconfig {}", path.display()))
+}
+
+/// Where the API server of a kubeconfig is, and whom it has to be.
+pub(crate) async fn config(path: &Path) -> Result<Config> {
     let failed = || format!("--kubeconfig {}", path.display());
     let file = Kubeconfig::read_from(path).with_context(failed)?;
-    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.with_context(failed)?;
-    named(config, role).with_context(failed)
+    Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.with_context(failed)
 }
 
 /// The same from the file that was given, or else with what a pod is given.

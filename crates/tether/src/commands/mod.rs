@@ -11,6 +11,7 @@ mod down;
 mod engine;
 mod explain;
 mod instance_manager;
+mod manager;
 mod manifests;
 mod node;
 mod replica;
@@ -71,6 +72,7 @@ enum Command {
     Replica(Box<replica::Args>),
     Engine(Box<engine::Args>),
     InstanceManager(instance_manager::Args),
+    Manager(manager::Args),
     Manifests(manifests::Args),
 }
 
@@ -94,6 +96,7 @@ impl Cli {
             Command::Replica(args) => replica::run(*args),
             Command::Engine(args) => engine::run(*args),
             Command::InstanceManager(args) => instance_manager::run(args),
+            Command::Manager(args) => manager::run(&args),
             Command::Manifests(args) => manifests::run(&args),
         }
     }
@@ -129,11 +132,19 @@ pub(crate) struct Access {
 impl Access {
     /// A client that says who it is.
     pub(crate) async fn client(&self, role: &'static str) -> Result<kube::Client> {
-        let file = match &self.kubeconfig {
-            Some(file) => file.clone(),
-            None => cluster::Marker::open(&self.data.resolve()?)?.0.kubeconfig(),
-        };
-        crate::client::from_file(&file, role).await
+        crate::client::from_file(&self.file()?, role).await
+    }
+
+    /// Where the API server is.
+    pub(crate) async fn config(&self) -> Result<kube::Config> {
+        crate::client::config(&self.file()?).await
+    }
+
+    fn file(&self) -> Result<PathBuf> {
+        match &self.kubeconfig {
+            Some(file) => Ok(file.clone()),
+            None => Ok(cluster::Marker::open(&self.data.resolve()?)?.0.kubeconfig()),
+        }
     }
 }
 

@@ -105,6 +105,10 @@ async fn carry_out_engine(api: &Api<Engine>, volumes: &Api<Volume>, engine: &Eng
     if state == InstanceState::Running && engine.status.current_replica_address_map == *map {
         return;
     }
+    if !engine.spec.active {
+        stand_by(api, engine).await;
+        return;
+    }
     let member = |replica: &&Replica| map.contains_key(replica.metadata.name.as_deref().unwrap());
     let members: Vec<&str> = replicas.iter().filter(member).map(|r| r.spec.data_directory_name.as_str()).collect();
     let Ok(volume) = volumes.get(&engine.spec.volume_name).await else { return };
@@ -122,4 +126,13 @@ async fn carry_out_engine(api: &Api<Engine>, volumes: &Api<Volume>, engine: &Eng
     let status = json!({ "currentState": "running", "started": true, "endpoint": format!("/dev/longhorn/{}", engine.spec.volume_name),
                          "currentSize": engine.spec.volume_size, "replicaModeMap": modes, "currentReplicaAddressMap": addresses });
     say(api, name, status).await;
+}
+
+/// An engine that is not the volume's reads through the one that is, and leaves the record alone.
+async fn stand_by(api: &Api<Engine>, engine: &Engine) {
+    let map = &engine.spec.replica_address_map;
+    let modes: serde_json::Map<_, _> = map.keys().map(|replica| (replica.clone(), json!("RW"))).collect();
+    let status = json!({ "currentState": "running", "started": true, "endpoint": "standby",
+                         "replicaModeMap": modes, "currentReplicaAddressMap": map });
+    say(api, engine.metadata.name.as_deref().unwrap(), status).await;
 }

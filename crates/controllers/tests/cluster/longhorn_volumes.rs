@@ -140,3 +140,46 @@ async fn no_place_for_a_replica_is_said_per_node_and_found_when_there_is_one() {
     let found = |v: &Volume| v.condition("Scheduled") == "True" && v.status.state == State::Detached;
     until(&volumes, "v1", "placed", found).await;
 }
+
+/// Two pods, one after the other, and the volume between them: it moves without being detached, or stays.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_migratable_volume_moves_and_never_leaves() {
+    let (cluster, volumes) = storage(&["a", "b", "c"]).await;
+    let mut made = body("v1", 3);
+    made["spec"]["accessMode"] = json!("rwx");
+    made["spec"]["migratable"] = json!(true);
+    create(&volumes, made).await;
+    until(&volumes, "v1", "detached", is(State::Detached)).await;
+    let attachments: Api<VolumeAttachment> = Api::namespaced(cluster.client.clone(), NAMESPACE);
+    let ticket = async |id: &str, node: Option<&str>| {
+        let parameters = json!({ "disableFrontend": "false" });
+        let wish =
+            node.map(|node| json!({ "id": id, "type": "csi-attacher", "nodeID": node, "parameters": parameters }));
+        patch(&attachments, "v1", json!({ "spec": { "attachmentTickets": { id: wish } } })).await;
+    };
+    ticket("csi-a", Some("a")).await;
+    until(&volumes, "v1", "attached", is(State::Attached)).await;
+    for (target, stays) in [("b", false), ("b", true)] {
+        ticket("csi-b", Some(target)).await;
+        let both = |found: &VolumeAttachment| found.is_satisfied("csi-a") && found.is_satisfied("csi-b");
+        let found = until(&attachments, "v1", "on both nodes", both).await;
+        let told = &found.status.attachment_ticket_statuses["csi-b"].conditions[0];
+        assert_eq!(told.message, "The migrating attachment ticket is satisfied");
+        ticket(if stays { "csi-a" } else { "csi-b" }, None).await;
+        let node = if stays { "b" } else { "a" };
+        let settled = |volume: &Volume| {
+            volume.status.current_node_id == node && volume.status.current_migration_node_id.is_empty()
+        };
+        until(&volumes, "v1", "on one node", settled).await;
+    }
+    let engines: Api<Engine> = Api::namespaced(cluster.client.clone(), NAMESPACE);
+    until_gone(&engines, "v1-e-0").await;
+    let engine = engines.get("v1-e-1").await.unwrap();
+    assert_eq!((engine.spec.node_id.as_str(), engine.spec.active), ("b", true));
+    let volume = volumes.get("v1").await.unwrap();
+    assert_eq!((volume.status.state, volume.status.robustness), (State::Attached, Robustness::Healthy));
+    let events: Api<Event> = Api::namespaced(cluster.client.clone(), NAMESPACE);
+    let told = events.list(&ListParams::default()).await.unwrap().items;
+    let of = |reason: &str| told.iter().filter(|event| event.reason.as_deref() == Some(reason)).count();
+    assert_eq!((of("Attached"), of("Detached"), of("MigrationFailed")), (1, 0, 0), "it never left");
+}

@@ -9,6 +9,7 @@ pub mod host;
 pub mod loops;
 pub mod namespace;
 pub mod records;
+pub mod storage;
 
 mod heartbeat;
 mod node;
@@ -36,6 +37,10 @@ pub struct Options {
     pub mounts_unavailable: Option<String>,
     /// Added to the environment of every container.
     pub container_env: Vec<(String, String)>,
+    /// Added to the environment of containers that act on the node: where its socket, its disks and its credentials are.
+    pub host_env: Vec<(String, String)>,
+    /// The node's storage; without it, the node has none.
+    pub storage: Option<storage::Layout>,
     /// What whoever restarts this process knows of its past.
     pub restarts: Option<Restarts>,
 }
@@ -72,6 +77,7 @@ pub async fn run(
         heartbeat::keep_lease(&client, &options.name, registered, &cancel),
         heartbeat::keep_status(&client, &node, &options.data_dir, ready, &cancel),
         pods::run(client.clone(), &options, &cancel),
+        storage::run(client.clone(), &options, &cancel),
     );
     Ok(())
 }

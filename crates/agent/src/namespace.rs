@@ -23,6 +23,9 @@ use rustix::thread::{
 /// The type of the file system that namespaces live in, as `statfs` tells it.
 const NSFS_MAGIC: u64 = 0x6e73_6673;
 
+/// The type of a file system in memory.
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+
 /// Why a namespace could not be made, entered or let go.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} {path}: {source}", path = path.display())]
@@ -93,6 +96,27 @@ pub fn enter(holder: &Path) -> Result<(), NamespaceError> {
     move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Mount))
         .map_err(io::Error::from)
         .map_err(failed("enter the namespace in", holder))
+}
+
+/// Gives this namespace an empty directory of its own at `path`, once.
+pub fn make_own(path: &Path) -> Result<(), NamespaceError> {
+    std::fs::create_dir_all(path).map_err(failed("create", path))?;
+    let is_own = rustix::fs::statfs(path)
+        .is_ok_and(|found| u64::try_from(found.f_type).is_ok_and(|kind| kind == TMPFS_MAGIC))
+        && is_mount_point(path);
+    if is_own {
+        return Ok(());
+    }
+    rustix::mount::mount("tmpfs", path, "tmpfs", rustix::mount::MountFlags::NOSUID, Some(c"mode=0755,size=1m"))
+        .map_err(io::Error::from)
+        .map_err(failed("mount a directory at", path))
+}
+
+/// Whether something is mounted exactly there.
+fn is_mount_point(path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    let device = |path: &Path| std::fs::metadata(path).map(|found| found.dev()).ok();
+    path.parent().is_some_and(|parent| device(path) != device(parent))
 }
 
 /// Whether `path` holds a namespace.

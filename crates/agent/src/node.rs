@@ -270,6 +270,8 @@ mod tests {
             version: "v1.35.0".into(),
             mounts_unavailable: None,
             container_env: Vec::new(),
+            host_env: Vec::new(),
+            storage: None,
             restarts: None,
         }
     }

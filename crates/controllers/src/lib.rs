@@ -24,6 +24,7 @@ pub mod publish;
 pub mod queue;
 mod schedule;
 mod service_account;
+mod storage_node;
 mod tickets;
 pub mod trim;
 mod volume;
@@ -78,6 +79,7 @@ async fn lead(client: Client, options: &Options) -> Result<(), Ended> {
     let (scheduler, schedule_queue) = schedule::Scheduler::new(&context);
     let (tickets, ticket_queue) = tickets::Tickets::new(&context);
     let (volumes, volume_queue) = volume::Volumes::new(&context);
+    let storage_nodes = options.storage_nodes.then(|| storage_node::StorageNodes::new(&context));
     let attach_detach = options.attach_detach.map(|settings| attach_detach::AttachDetach::new(&context, settings));
 
     let mut tasks = JoinSet::new();
@@ -95,6 +97,9 @@ async fn lead(client: Client, options: &Options) -> Result<(), Ended> {
     tasks.spawn(work(scheduler, schedule_queue));
     tasks.spawn(work_many(tickets, ticket_queue, tickets::AT_ONCE));
     tasks.spawn(work_many(volumes, volume_queue, volume::AT_ONCE));
+    if let Some((storage_nodes, queue)) = storage_nodes {
+        tasks.spawn(work(storage_nodes, queue));
+    }
     if let Some((attach_detach, queue)) = attach_detach {
         tasks.spawn(work_many(attach_detach, queue, attach_detach::AT_ONCE));
     }

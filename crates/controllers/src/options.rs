@@ -20,6 +20,8 @@ pub struct Options {
     pub pod_gc: pod_gc::Settings,
     /// Attach volumes to nodes; `None` where Kubernetes' own controller does it.
     pub attach_detach: Option<attach_detach::Settings>,
+    /// Look after Longhorn Nodes and their instance managers; not where their states are played.
+    pub storage_nodes: bool,
     /// The API server's certificate authority in PEM, which every namespace gets a copy of.
     pub root_ca: Option<String>,
     pub clock: Arc<dyn Clock>,
@@ -36,6 +38,7 @@ impl Default for Options {
             node: node::lifecycle::Settings::default(),
             pod_gc: pod_gc::Settings::default(),
             attach_detach: None,
+            storage_nodes: false,
             root_ca: None,
             clock: Arc::new(SystemClock::default()),
             on_leading: Arc::new(|| ()),

@@ -81,6 +81,8 @@ fn roles() -> Vec<Value> {
         role("tether:node", &node),
         binding("tether:controller", "User", CONTROLLERS),
         binding("tether:node", "Group", NODES),
+        key_role(),
+        key_binding(),
     ]
 }
 
@@ -97,6 +99,26 @@ fn binding_of_account(role: &str) -> Value {
     let mut binding = binding(role, "ServiceAccount", SERVICE_ACCOUNT);
     binding["subjects"] = json!([{"kind": "ServiceAccount", "name": SERVICE_ACCOUNT, "namespace": NAMESPACE}]);
     binding
+}
+
+/// A node reads the keys of volumes, which engines and replicas on it prove to each other; no other Secret.
+fn key_role() -> Value {
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": {"name": "tether:volume-keys", "namespace": NAMESPACE, "labels": {labels::MANAGED_BY: labels::MANAGER}},
+        "rules": [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}],
+    })
+}
+
+fn key_binding() -> Value {
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": "tether:volume-keys", "namespace": NAMESPACE, "labels": {labels::MANAGED_BY: labels::MANAGER}},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "tether:volume-keys"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": NODES}],
+    })
 }
 
 fn binding(role: &str, kind: &str, name: &str) -> Value {

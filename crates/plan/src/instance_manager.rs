@@ -112,15 +112,12 @@ fn pods(plan: &mut Plan<Change>, observed: &Observed<'_>, manager: &InstanceMana
         }
         None => {
             let until = ended_at(manager).filter(|_| failures > 1).map(|ended| ended + pause(failures));
-            match until.filter(|until| now < *until) {
-                Some(until) => {
-                    let words = format!("The pod failed {failures} times in a row.");
-                    plan.waits(POD, subject(manager), Reason::BackOff, words, until);
-                }
-                None => {
-                    let change = Change::CreatePod(Box::new(pod(manager)));
-                    plan.acts(POD, subject(manager), Reason::ObjectMissing, "There is no pod.", change);
-                }
+            if let Some(until) = until.filter(|until| now < *until) {
+                let words = format!("The pod failed {failures} times in a row.");
+                plan.waits(POD, subject(manager), Reason::BackOff, words, until);
+            } else {
+                let change = Change::CreatePod(Box::new(pod(manager)));
+                plan.acts(POD, subject(manager), Reason::ObjectMissing, "There is no pod.", change);
             }
         }
     }
@@ -175,9 +172,8 @@ fn state(observed: &Observed<'_>, old: InstanceManagerState) -> InstanceManagerS
         None => InstanceManagerState::Error,
         Some(pod) if is_deleting(pod) => InstanceManagerState::Error,
         Some(pod) => match phase(pod) {
-            "Pending" => InstanceManagerState::Starting,
             "Running" if is_pod_ready(pod) => InstanceManagerState::Running,
-            "Running" => InstanceManagerState::Starting,
+            "Pending" | "Running" => InstanceManagerState::Starting,
             _ => InstanceManagerState::Error,
         },
     };

@@ -45,7 +45,7 @@ impl Lab {
         let waiting = async { tokio::time::timeout(LIMIT, await_condition(self.pods.clone(), name, what)).await };
         match self.runtime.block_on(waiting) {
             Ok(found) => found.unwrap(),
-            Err(_) => panic!("{name} is {:#?}", self.runtime.block_on(self.pods.get_opt(name))),
+            Err(_elapsed) => panic!("{name} is {:#?}", self.runtime.block_on(self.pods.get_opt(name))),
         }
     }
 
@@ -63,7 +63,7 @@ impl Lab {
 
     fn log(&self, pod: &Pod, attempt: u32) -> Vec<String> {
         let text = fs::read_to_string(self.run_dir(pod, attempt).join("log")).unwrap_or_default();
-        text.lines().map(|line| line.splitn(2, ' ').nth(1).unwrap_or_default().to_owned()).collect()
+        text.lines().map(|line| line.split_once(' ').map_or("", |(_, rest)| rest).to_owned()).collect()
     }
 }
 

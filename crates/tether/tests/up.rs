@@ -41,7 +41,7 @@ fn is_root(test: &str) -> bool {
     root
 }
 
-/// Processes that carry the cluster's mark.
+/// Processes that carry the cluster's mark, without the containers of pods, which outlive what started them.
 fn processes_of(dir: &Path) -> Vec<String> {
     let mark = format!("@{}\0", dir.display());
     let entries = fs::read_dir("/proc").unwrap().flatten();
@@ -49,7 +49,8 @@ fn processes_of(dir: &Path) -> Vec<String> {
     let marked = |pid: &u32| {
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         let environment = String::from_utf8_lossy(&environment).into_owned() + "\0";
-        environment.contains("TETHER_CLUSTER=") && environment.contains(&mark)
+        let is_container = environment.contains("TETHER_CONTAINER=");
+        environment.contains("TETHER_CLUSTER=") && environment.contains(&mark) && !is_container
     };
     pids.filter(marked).map(|pid| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default()).collect()
 }

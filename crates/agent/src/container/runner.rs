@@ -42,6 +42,8 @@ pub struct Runner {
     dir: PathBuf,
     /// Added to the environment of every container.
     env: Vec<(String, String)>,
+    /// Added to that of containers that act on the node.
+    host_env: Vec<(String, String)>,
     /// Whether containers can have mount namespaces of their own.
     namespaces: bool,
     /// Runs whose end is waited for.
@@ -54,10 +56,11 @@ impl Runner {
     pub fn new(
         dir: PathBuf,
         env: Vec<(String, String)>,
+        host_env: Vec<(String, String)>,
         namespaces: bool,
         ended: impl Fn(&str) + Send + Sync + 'static,
     ) -> Arc<Self> {
-        Arc::new(Self { dir, env, namespaces, watched: Mutex::default(), ended: Box::new(ended) })
+        Arc::new(Self { dir, env, host_env, namespaces, watched: Mutex::default(), ended: Box::new(ended) })
     }
 
     pub fn pod(&self, uid: &str) -> PodDir {
@@ -99,7 +102,11 @@ impl Runner {
         let dir = RunDir::new(&pod.container(container), attempt);
         let failed = |source| RunnerError::Start { container: container.to_owned(), source };
         dir.create().map_err(failed)?;
-        let order = Order::new(launch, &self.env, run_name(uid, container, attempt), self.namespaces);
+        let mut extra = self.env.clone();
+        if launch.on_host {
+            extra.extend(self.host_env.iter().cloned());
+        }
+        let order = Order::new(launch, &extra, run_name(uid, container, attempt), self.namespaces);
         let started = tokio::time::timeout(START_LIMIT, start_shim(&dir, &order)).await;
         let hangs = || RunnerError::Hangs { container: container.to_owned() };
         started.map_err(|_| hangs())?.map_err(failed)

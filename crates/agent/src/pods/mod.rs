@@ -74,7 +74,8 @@ pub(crate) async fn run(client: Client, options: &Options, cancel: &Cancellation
         }
     };
     let dir = options.data_dir.join("pods");
-    let runner = Runner::new(dir, options.container_env.clone(), options.mounts_unavailable.is_none(), ended);
+    let (env, host_env) = (options.container_env.clone(), options.host_env.clone());
+    let runner = Runner::new(dir, env, host_env, options.mounts_unavailable.is_none(), ended);
     let reporter = Reporter { controller: "kubelet".into(), instance: Some(options.name.clone()) };
     let kubelet = Pods {
         recorder: Recorder::new(client.clone(), reporter),

@@ -124,19 +124,16 @@ impl VolumeRecord {
     fn put(&self, seen: &Seen, next: &Record) -> Result<(), RequestError> {
         let value = convert::write(next);
         let mut patch = vec![json!({"op": "test", "path": "/metadata/uid", "value": seen.uid})];
-        match &seen.text {
-            Some(text) => {
-                patch.push(json!({"op": "test", "path": "/status/record", "value": text}));
-                patch.push(json!({"op": "replace", "path": "/status/record", "value": value}));
-            }
+        if let Some(text) = &seen.text {
+            patch.push(json!({"op": "test", "path": "/status/record", "value": text}));
+            patch.push(json!({"op": "replace", "path": "/status/record", "value": value}));
+        } else {
             // A patch cannot test that there is nothing; that nothing at all has changed implies it.
-            None => {
-                patch.push(json!({"op": "test", "path": "/metadata/resourceVersion", "value": seen.version}));
-                patch.push(match seen.has_status {
-                    true => json!({"op": "add", "path": "/status/record", "value": value}),
-                    false => json!({"op": "add", "path": "/status", "value": {"record": value}}),
-                });
-            }
+            patch.push(json!({"op": "test", "path": "/metadata/resourceVersion", "value": seen.version}));
+            patch.push(match seen.has_status {
+                true => json!({"op": "add", "path": "/status/record", "value": value}),
+                false => json!({"op": "add", "path": "/status", "value": {"record": value}}),
+            });
         }
         let patch = serde_json::from_value(Value::Array(patch)).expect("this must be a patch");
         let patch: Patch<()> = Patch::Json(patch);

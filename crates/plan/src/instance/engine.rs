@@ -54,6 +54,8 @@ pub struct EngineObserved<'a> {
     pub process: Option<&'a EngineProcess>,
     /// What came of the last attempt to start it.
     pub start_error: Option<&'a str>,
+    /// It takes long to serve, so that it is worth saying that it is on its way.
+    pub is_slow: bool,
 }
 
 /// What is to be done.
@@ -64,6 +66,8 @@ pub enum EngineChange {
     },
     /// In order: it flushes and releases the volume. Its device goes with it.
     Stop,
+    /// The device of one that did not end in order: nobody serves it here any more.
+    RemoveDevice,
     Promote,
     AddReplica {
         address: String,
@@ -91,6 +95,11 @@ pub fn decide_engine(observed: &EngineObserved<'_>, now: Timestamp) -> Plan<Engi
     if observed.manager == Manager::Known {
         follow(&mut plan, observed, wanted);
     }
+    let is_gone = observed.manager != Manager::Unknown && observed.process.is_none();
+    if is_gone && !wanted && engine.status.current_state != InstanceState::Stopped {
+        let words = "Its device, if it left one, goes.";
+        plan.acts(PROCESS, subject(engine), Reason::EngineStopping, words, EngineChange::RemoveDevice);
+    }
     if is_deleting(engine) && has_finalizer(engine, FINALIZER) {
         match (observed.manager, observed.process) {
             (Manager::Known | Manager::Down, None) => {
@@ -102,7 +111,12 @@ pub fn decide_engine(observed: &EngineObserved<'_>, now: Timestamp) -> Plan<Engi
         return plan;
     }
     let status = status(observed, wanted, now);
-    if status == engine.status {
+    let awaited = status.current_state == InstanceState::Starting
+        && engine.status.current_state == InstanceState::Stopped
+        && !observed.is_slow;
+    if awaited {
+        plan.rests(STATUS, subject(engine), Reason::EngineStarting, "It will serve in a moment.");
+    } else if status == engine.status {
         plan.rests(STATUS, subject(engine), Reason::UpToDate, "The status tells how it is.");
     } else {
         let change = EngineChange::SetStatus { engine: Target::of(engine), status: Box::new(status) };
@@ -321,12 +335,14 @@ mod tests {
     }
 
     fn step(engine: &mut Engine, manager: Manager, process: Option<&EngineProcess>) -> Vec<String> {
-        let observed = EngineObserved { engine, manager, manager_name: "im", process, start_error: None };
+        let observed =
+            EngineObserved { engine, manager, manager_name: "im", process, start_error: None, is_slow: true };
         let plan = decide_engine(&observed, Timestamp::UNIX_EPOCH);
         let mut told = Vec::new();
         for change in plan.changes {
             match change {
                 EngineChange::SetStatus { status, .. } => engine.status = *status,
+                EngineChange::RemoveDevice => {}
                 other => told.push(format!("{other:?}")),
             }
         }

@@ -2,13 +2,15 @@
 //!
 //! Only called by whoever holds the directory's lock, so nothing that is found here is in use.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use tether_agent::{loops, namespace};
+use tether_engine::device::place::{DEVICES, Place};
 
-use super::{Layout, Marker, end_all};
+use super::{Layout, Marker, end_all, node_name};
 
 /// What was found and removed.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -30,6 +32,14 @@ impl Cleaned {
 pub(crate) fn clean(layout: &Layout, marker: &Marker) -> Result<Cleaned> {
     let mut cleaned = Cleaned { processes: end_all(&layout.process_mark(marker)), ..Cleaned::default() };
     if namespace::unavailable().is_none() {
+        for number in 1..=marker.nodes {
+            let place = Place { run: layout.devices(&node_name(number)), dev: DEVICES.into() };
+            // Their holders have ended with the other processes; what they held only fails now.
+            match tether_engine::device::leftovers::clean(&place, &BTreeSet::new()) {
+                Ok(report) => cleaned.loops.extend(report.removed.iter().map(ToString::to_string)),
+                Err(error) => tracing::warn!(%error, "devices of node {number} could not be looked at"),
+            }
+        }
         for mount in mounts_below(&layout.run())? {
             namespace::release(&mount)?;
             cleaned.mounts.push(mount);

@@ -18,7 +18,7 @@ pub(crate) use leftovers::{Cleaned, clean};
 pub(crate) use lock::{Held, Lock};
 pub(crate) use marker::{FORMAT, Marker};
 pub(crate) use ports::{check_port, free_port};
-pub(crate) use processes::{Process, end_all, marked};
+pub(crate) use processes::{Process, end_all, end_containers, marked};
 pub(crate) use status::{Component, ComponentState, Phase, Status};
 
 /// Every process of a cluster carries this in its environment; its value names the cluster and the directory.
@@ -87,6 +87,11 @@ impl Layout {
     /// Holds the mount namespace of a node.
     pub(crate) fn namespace(&self, node: &str) -> PathBuf {
         self.run().join(node).join("mnt")
+    }
+
+    /// Of the processes that keep a node's kernel devices.
+    pub(crate) fn devices(&self, node: &str) -> PathBuf {
+        self.run().join(node).join("devices")
     }
 
     /// The value of [`CLUSTER_ENV`]: a copied directory is another cluster.

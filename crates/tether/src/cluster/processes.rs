@@ -73,6 +73,17 @@ pub(crate) fn end_all(mark: &str) -> Vec<String> {
     end(&marked(mark), GRACE)
 }
 
+/// Ends the containers that nodes run, and what they left: they outlive their nodes.
+pub(crate) fn end_containers(mark: &str) -> Vec<String> {
+    let key = format!("{}=", tether_agent::container::RUN_ENV);
+    let mut containers = marked(mark);
+    containers.retain(|process| {
+        let environment = fs::read(format!("/proc/{}/environ", process.pid)).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|found| found.starts_with(key.as_bytes()))
+    });
+    end(&containers, GRACE)
+}
+
 fn end(processes: &[Process], grace: Duration) -> Vec<String> {
     let commands = processes.iter().map(Process::command).collect();
     for process in processes {

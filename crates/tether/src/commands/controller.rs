@@ -49,6 +49,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
                 wait_for_unmount: args.force_detach_after,
                 disable_force_detach: args.disable_force_detach_on_timeout,
             }),
+            storage_nodes: true,
             root_ca: client::root_ca(&args.kubeconfig)?,
             on_leading: Arc::new(role::ready),
             ..Options::default()

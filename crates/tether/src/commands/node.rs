@@ -4,8 +4,12 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use anyhow::Result;
+use tether_agent::storage::Layout;
 use tether_agent::{Options, Restarts, namespace};
+use tether_engine::device::available;
+use tether_engine::device::place::{DEVICES, Place, RUN};
 
+use super::instance_manager;
 use super::role::{self, LAST_EXIT_ENV, RESTARTS_ENV, SUPERVISOR_ENV, Threads};
 use crate::client;
 use crate::cluster::CLUSTER_ENV;
@@ -41,6 +45,9 @@ pub(crate) struct Args {
     /// File that holds the mount namespace to act in; without it, the current one
     #[arg(long)]
     namespace: Option<PathBuf>,
+    /// Directory of the processes that keep kernel devices while engines are away; must not outlive a reboot
+    #[arg(long, value_name = "DIR", default_value = RUN)]
+    device_run: PathBuf,
     #[arg(long, env = RESTARTS_ENV, hide = true)]
     restarts: Option<u32>,
     #[arg(long, env = LAST_EXIT_ENV, hide = true)]
@@ -54,16 +61,33 @@ pub(crate) fn run(args: Args) -> Result<Exit> {
     // Entering a namespace loses the working directory.
     let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
     let (kubeconfig, data_dir) = (absolute(args.kubeconfig), absolute(args.data_dir));
+    let device_run = absolute(args.device_run);
     if let Some(holder) = &args.namespace {
         namespace::enter(holder)?;
     }
+    let devices = available().is_ok().then(|| Place { run: device_run.clone(), dev: DEVICES.into() });
+    if args.namespace.is_some() && devices.is_some() {
+        // Nodes of one host may have a device of the same name each.
+        namespace::make_own(DEVICES.as_ref())?;
+    }
     let supervised = std::env::var_os(SUPERVISOR_ENV).is_some();
     let restarts = Restarts { count: args.restarts.unwrap_or_default(), last_exit: args.last_exit };
+    let manager = data_dir.join("manager");
+    std::fs::create_dir_all(&manager)?;
+    let socket = manager.join("control.sock");
+    let text = |path: &std::path::Path| path.display().to_string();
     let options = Options {
         name: args.name,
         address: args.address,
         zone: args.zone,
         region: args.region,
+        host_env: vec![
+            (instance_manager::LISTEN_ENV.to_owned(), format!("unix:{}", socket.display())),
+            (instance_manager::DATA_DIR_ENV.to_owned(), text(&manager)),
+            (instance_manager::DEVICE_RUN_ENV.to_owned(), text(&device_run)),
+            (instance_manager::KUBECONFIG_ENV.to_owned(), text(&kubeconfig)),
+        ],
+        storage: Some(Layout { socket, default_disk: data_dir.join("disk"), devices }),
         data_dir,
         version: tether_apiserver::git_version(),
         mounts_unavailable: namespace::unavailable(),

@@ -76,13 +76,19 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         output::say(&format!("ready in {:.1} s; {hint}\n", started.elapsed().as_secs_f64()));
         if args.background { leave_terminal(&layout) } else { Ok(()) }
     };
-    let ended = role::runtime(Threads::One)?.block_on(supervise(supervisor, ready));
+    let mark = layout.process_mark(&marker);
+    let rest = move || drop(cluster::end_containers(&mark));
+    let ended = role::runtime(Threads::One)?.block_on(supervise(supervisor, ready, rest));
     cluster::clean(&layout, &marker)?;
     ended
 }
 
 /// Starts, runs and stops the cluster.
-async fn supervise(mut supervisor: Supervisor, ready: impl FnOnce() -> Result<()>) -> Result<Exit> {
+async fn supervise(
+    mut supervisor: Supervisor,
+    ready: impl FnOnce() -> Result<()>,
+    rest: impl FnOnce() + Send + 'static,
+) -> Result<Exit> {
     let (stop, force) = until_signals()?;
     let started = tokio::select! {
         started = supervisor.start() => started,
@@ -93,7 +99,7 @@ async fn supervise(mut supervisor: Supervisor, ready: impl FnOnce() -> Result<()
         supervisor.run(&stop).await;
         tracing::info!("stopping");
     }
-    supervisor.stop(&force).await;
+    supervisor.stop(&force, rest).await;
     started.map(|()| Exit::Success)
 }
 
@@ -212,6 +218,7 @@ fn programs(layout: &Layout, marker: &Marker, logs: LogArgs, namespaces: bool) -
         args.extend(["--zone".into(), node_zone(number).into()]);
         if namespaces {
             args.extend(["--namespace".into(), layout.namespace(&name).into()]);
+            args.extend(["--device-run".into(), layout.devices(&name).into()]);
         }
         programs.push(program(&name, Some(name.clone()), args));
     }

@@ -93,12 +93,20 @@ impl Supervisor {
         }
     }
 
-    /// Stops everything, in order; `force` stops it at once.
-    pub(crate) async fn stop(mut self, force: &CancellationToken) {
+    /// Stops everything, in order; `force` stops it at once. What workers started and left running is ended by `rest`,
+    /// while there still is an API server that it can tell.
+    pub(crate) async fn stop(mut self, force: &CancellationToken, rest: impl FnOnce() + Send + 'static) {
+        let mut rest = Some(rest);
         self.state.set_phase(Phase::Stopping);
         self.write_status();
         let stops = [(1, self.workers_stop.clone()), (0, self.server_stop.clone())];
         for (first, stop) in stops {
+            if first == 0
+                && !force.is_cancelled()
+                && let Some(rest) = rest.take()
+            {
+                let _ = tokio::task::spawn_blocking(rest).await;
+            }
             stop.gently.cancel();
             loop {
                 if self.state.all_stopped_from(first) {

@@ -1,0 +1,231 @@
+//! The engines of this node.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt as _;
+use kube::api::{Patch, PatchParams, PostParams};
+use parking_lot::Mutex;
+use serde_json::json;
+use tether_controllers::cache::Cache;
+use tether_controllers::worker::{Reconcile, log};
+use tether_controllers::write::WriteError;
+use tether_crd::engine::SnapshotInfo;
+use tether_crd::volume::Frontend;
+use tether_crd::{Engine, FINALIZER, NAMESPACE};
+use tether_engine::control::proto;
+use tether_engine::device::link::Link as DeviceLink;
+use tether_engine::device::place::Name;
+use tether_plan::instance::{EngineChange, EngineObserved, EngineProcess, Member, decide_engine};
+use tether_plan::object::name;
+
+use super::Shared;
+use super::manager::refused;
+use super::replicas::{process, tcp};
+
+/// Looks in a row at one engine: what is started or stopped is looked at at once.
+const MAX_LOOKS: usize = 4;
+/// An engine that takes longer than this to serve is said to be starting; most never are, and a status is saved.
+const SLOW_START: SignedDuration = SignedDuration::from_secs(1);
+
+pub(super) struct Engines {
+    shared: Arc<Shared>,
+    cache: Arc<Cache<Engine>>,
+    /// When engines were started that have yet to serve.
+    starting: Mutex<BTreeMap<String, Timestamp>>,
+}
+
+impl Engines {
+    pub fn new(shared: Arc<Shared>, cache: Arc<Cache<Engine>>) -> Arc<Self> {
+        Arc::new(Self { shared, cache, starting: Mutex::default() })
+    }
+
+    /// Whether something was done that has to be looked at.
+    async fn apply(&self, engine: &Engine, change: EngineChange) -> Result<bool, WriteError> {
+        let shared = &self.shared;
+        let instance = || name(engine).to_owned();
+        match change {
+            EngineChange::Start { standby } => {
+                let started = self.start(engine, standby).await;
+                let why = started.as_ref().err().map(ToString::to_string);
+                match why {
+                    Some(why) => shared.start_errors.lock().insert(instance(), why),
+                    None => shared.start_errors.lock().remove(name(engine)),
+                };
+                started?;
+                self.starting.lock().insert(instance(), Timestamp::now());
+                Ok(true)
+            }
+            EngineChange::Stop => self.stop(engine).await.map(|()| true),
+            EngineChange::RemoveDevice => self.remove_device(engine).await.map(|()| false),
+            EngineChange::Promote => {
+                let request = proto::InstanceRequest { instance: instance() };
+                shared.link.engine()?.promote(request).await.map_err(|s| refused("promote the engine", &s))?;
+                Ok(false)
+            }
+            EngineChange::AddReplica { address } => {
+                let replica = proto::ReplicaAddress { name: String::new(), address };
+                let request = proto::AddReplicaRequest { instance: instance(), replica: Some(replica) };
+                shared.link.engine()?.add_replica(request).await.map_err(|s| refused("add a replica", &s))?;
+                Ok(false)
+            }
+            EngineChange::RemoveReplica { id } => {
+                let request = proto::ReplicaRequest { instance: instance(), name: id };
+                shared.link.engine()?.remove_replica(request).await.map_err(|s| refused("remove a replica", &s))?;
+                Ok(false)
+            }
+            EngineChange::Expand { size } => {
+                let request = proto::ExpandRequest { instance: instance(), size };
+                shared.link.engine()?.expand(request).await.map_err(|s| refused("expand the volume", &s))?;
+                Ok(false)
+            }
+            EngineChange::SetStatus { status, .. } => {
+                let next = Engine { status: *status, ..engine.clone() };
+                let written = shared.api::<Engine>().replace_status(name(engine), &PostParams::default(), &next).await;
+                self.cache.wrote(written.map_err(|error| WriteError::of("write an engine's status", error))?);
+                Ok(false)
+            }
+            EngineChange::RemoveFinalizer { engine: target } => {
+                let kept: Vec<_> = engine.finalizers().iter().filter(|held| *held != FINALIZER).collect();
+                let patch = Patch::Merge(json!({"metadata": {"uid": target.uid, "finalizers": kept}}));
+                match shared.api::<Engine>().patch(&target.name, &PatchParams::default(), &patch).await {
+                    Err(kube::Error::Api(status)) if status.is_not_found() => Ok(false),
+                    other => other.map(|_| false).map_err(|error| WriteError::of("let go of an engine", error)),
+                }
+            }
+        }
+    }
+
+    async fn start(&self, engine: &Engine, standby: bool) -> Result<(), WriteError> {
+        let spec = &engine.spec;
+        let shows = !spec.disable_frontend && spec.frontend != Frontend::None;
+        let device = shows && self.shared.layout.devices.is_some();
+        // The volume owns its engine; its uid is what replicas know it by.
+        let owner = engine.metadata.owner_references.iter().flatten().find(|owner| owner.kind == "Volume");
+        let replicas = spec.replica_address_map.values();
+        let request = proto::StartEngineRequest {
+            name: name(engine).to_owned(),
+            volume: spec.volume_name.clone(),
+            volume_uid: owner.map(|owner| owner.uid.clone()).unwrap_or_default(),
+            size: u64::try_from(spec.volume_size.0).unwrap_or_default(),
+            replicas: replicas
+                .map(|address| proto::ReplicaAddress { name: String::new(), address: address.clone() })
+                .collect(),
+            key: self.shared.key(&spec.volume_name).await?,
+            standby,
+            device,
+            nbd_tcp: shows && !device,
+            ..proto::StartEngineRequest::default()
+        };
+        let started = self.shared.link.instances()?.start_engine(request).await;
+        let started = started.map_err(|status| refused("start the engine", &status))?;
+        self.shared.view.lock().started(started.into_inner());
+        Ok(())
+    }
+
+    async fn stop(&self, engine: &Engine) -> Result<(), WriteError> {
+        let request =
+            proto::StopRequest { name: name(engine).to_owned(), detach_device: true, ..proto::StopRequest::default() };
+        let stopped = self.shared.link.instances()?.stop(request).await;
+        stopped.map_err(|status| refused("stop the engine", &status))?;
+        self.shared.view.lock().stopped(name(engine));
+        self.starting.lock().remove(name(engine));
+        Ok(())
+    }
+
+    /// An engine that did not end in order leaves its device waiting for the next one, which does not come here.
+    async fn remove_device(&self, engine: &Engine) -> Result<(), WriteError> {
+        let (Some(place), Ok(volume)) = (self.shared.layout.devices.clone(), Name::new(&engine.spec.volume_name))
+        else {
+            return Ok(());
+        };
+        let remove = move || match DeviceLink::find(&place, &volume) {
+            Ok(Some(link)) => link.retire().map_err(|error| error.to_string()),
+            Ok(None) => Ok(()),
+            Err(error) => Err(error.to_string()),
+        };
+        let removed = tokio::task::spawn_blocking(remove).await.map_err(|error| error.to_string());
+        removed.flatten().map_err(|why| WriteError::Unfinished { operation: format!("remove the device: {why}") })
+    }
+}
+
+impl Reconcile for Engines {
+    type Key = String;
+    const NAME: &'static str = "engine";
+
+    async fn reconcile(&self, key: &String) -> Result<Option<Timestamp>, WriteError> {
+        for _ in 0..MAX_LOOKS {
+            let Some(engine) = self.cache.get(NAMESPACE, key) else { return Ok(None) };
+            let (manager, found) = {
+                let view = self.shared.view.lock();
+                (view.manager(), view.get(key).filter(|found| found.kind == "engine").cloned())
+            };
+            let process = found.map(|found| engine_process(&engine, &found));
+            let start_error = self.shared.start_errors.lock().get(key).cloned();
+            let now = Timestamp::now();
+            let begun = self.starting.lock().get(key).copied();
+            let slow_at = begun.map(|begun| begun + SLOW_START);
+            let observed = EngineObserved {
+                engine: &engine,
+                manager,
+                manager_name: &self.shared.manager_name,
+                process: process.as_ref(),
+                start_error: start_error.as_deref(),
+                is_slow: slow_at.is_none_or(|at| now >= at),
+            };
+            let plan = decide_engine(&observed, now);
+            log(Self::NAME, &plan);
+            let mut again = false;
+            for change in plan.changes {
+                again |= self.apply(&engine, change).await?;
+                if again {
+                    break;
+                }
+            }
+            if !again {
+                return Ok(slow_at.filter(|at| *at > now));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// An engine's instance as decisions see it.
+fn engine_process(engine: &Engine, instance: &proto::Instance) -> EngineProcess {
+    let info = instance.engine.clone().unwrap_or_default();
+    let members = info.replicas.iter().map(|replica| Member {
+        id: replica.name.clone(),
+        address: tcp(&replica.address).map_or_else(|| replica.address.clone(), |address| address.to_string()),
+        in_sync: replica.in_sync,
+        connected: replica.connected,
+        resync: replica.resync.as_ref().map(|resync| percent(resync.done, resync.total)),
+        error: replica.last_error.clone(),
+    });
+    EngineProcess {
+        process: process(instance),
+        is_standby: info.phase == "Standby",
+        size: info.size,
+        endpoint: endpoint(engine, &info),
+        members: members.collect(),
+        snapshots: BTreeMap::<String, SnapshotInfo>::new(),
+    }
+}
+
+/// Steps of ten: a status for each percent would be a hundred writes for each rebuild.
+fn percent(done: u64, total: u64) -> i64 {
+    let percent = done.saturating_mul(100).checked_div(total).unwrap_or_default();
+    i64::try_from(percent / 10 * 10).unwrap_or_default().min(100)
+}
+
+/// Where the volume is found on the node: its device; without devices, where NBD is served.
+fn endpoint(engine: &Engine, info: &proto::EngineInfo) -> String {
+    if !info.device.is_empty() {
+        return info.device.clone();
+    }
+    info.nbd
+        .iter()
+        .find_map(|address| tcp(address))
+        .map(|address| format!("nbd://{address}/{}", engine.spec.volume_name))
+        .unwrap_or_default()
+}

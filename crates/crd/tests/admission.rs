@@ -246,6 +246,8 @@ fn a_strict_local_volume_is_where_its_replica_is() {
     let error = create("volumeattachments", &away, &related).expect_err("another node");
     assert!(error.starts_with("spec.attachmentTickets[a].nodeID: strict-local volume v1"), "{error}");
     create("volumeattachments", &attachment(json!({"a": csi("a", "node1")})), &related).expect("its own node");
+    let both = attachment(json!({"a": csi("a", "node2"), "b": csi("b", "node3")}));
+    update("volumeattachments", &both, &away, &related).expect("a ticket of before may go, and the other stay");
 }
 
 #[test]

@@ -55,7 +55,7 @@ pub(super) fn validate(review: &Review<'_>, attachment: &VolumeAttachment, relat
     }
     let Some(volume) = &related.volume else { return Ok(()) };
     pods(before.as_ref(), attachment, volume)?;
-    strict_local(attachment, volume, related)
+    strict_local(before.as_ref(), attachment, volume, related)
 }
 
 fn pod_tickets(attachment: &VolumeAttachment) -> Vec<&Ticket> {
@@ -89,14 +89,23 @@ fn pods(before: Option<&VolumeAttachment>, after: &VolumeAttachment, volume: &Vo
     Ok(())
 }
 
-/// A strict-local volume can be attached only where its one replica is.
-fn strict_local(attachment: &VolumeAttachment, volume: &Volume, related: &Related) -> Result<(), Refusal> {
+/// A strict-local volume can be attached only where its one replica is. A ticket that was there before the replica may stay, or go.
+fn strict_local(
+    before: Option<&VolumeAttachment>,
+    attachment: &VolumeAttachment,
+    volume: &Volume,
+    related: &Related,
+) -> Result<(), Refusal> {
     if volume.spec.data_locality != DataLocality::StrictLocal {
         return Ok(());
     }
     let Some(replica) = related.replicas.iter().find(|replica| replica.is_scheduled()) else { return Ok(()) };
     let home = &replica.spec.node_id;
-    let astray = attachment.spec.attachment_tickets.values().find(|ticket| ticket.node_id != *home);
+    let is_new = |ticket: &Ticket| {
+        let known = before.and_then(|before| before.spec.attachment_tickets.get(&ticket.id));
+        known.is_none_or(|known| known.node_id != ticket.node_id)
+    };
+    let astray = attachment.spec.attachment_tickets.values().find(|ticket| ticket.node_id != *home && is_new(ticket));
     astray.map_or(Ok(()), |ticket| {
         let field = format!("spec.attachmentTickets[{}].nodeID", ticket.id);
         let message = format!(

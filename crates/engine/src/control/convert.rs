@@ -22,6 +22,11 @@ impl From<engine_server::Info> for proto::EngineInfo {
             suspended: info.suspended.unwrap_or_default(),
             replicas: info.replicas.into_iter().map(Into::into).collect(),
             nbd: info.nbd,
+            scrub: info.scrub.map(|scrub| proto::Scrub {
+                done: scrub.done,
+                total: scrub.total,
+                different: scrub.different,
+            }),
             peer: info.peer.unwrap_or_default(),
             clients: info.clients as u64,
             requests_in_flight: info.requests_in_flight as u64,

@@ -164,6 +164,11 @@ impl Engine for Service {
         self.order(&instance, Command::ResyncLimit { bytes_per_second }).await
     }
 
+    async fn scrub(&self, request: Request<proto::ScrubRequest>) -> Reply<proto::Empty> {
+        let proto::ScrubRequest { instance, bytes_per_second } = request.into_inner();
+        self.order(&instance, Command::Scrub { bytes_per_second }).await
+    }
+
     async fn flush(&self, request: Request<proto::InstanceRequest>) -> Reply<proto::Empty> {
         self.order(&request.into_inner().instance, Command::Flush).await
     }

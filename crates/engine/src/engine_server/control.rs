@@ -161,6 +161,7 @@ impl EngineServer {
                 self.apply(EngineEvent::ResyncLimit { bytes_per_second }, now);
                 out.answer(id, Answer::Done);
             }
+            Command::Scrub { bytes_per_second } => self.scrub(id, bytes_per_second, now, out),
             Command::Promote => {
                 if self.phase() == Phase::Standby {
                     self.control.promoting.push(id);
@@ -190,6 +191,16 @@ impl EngineServer {
             | Command::Source { .. }
             | Command::AddReplica { .. } => {}
         }
+    }
+
+    fn scrub(&mut self, id: CommandId, bytes_per_second: u64, now: Time, out: &mut Effects<Self>) {
+        if self.phase() != Phase::Serving {
+            let why = format!("the engine is {:?}; replicas are compared by the one that serves", self.phase());
+            return out.answer(id, Answer::Failed(why));
+        }
+        self.notices.scrub = None;
+        self.apply(EngineEvent::Scrub { bytes_per_second }, now);
+        out.answer(id, Answer::Done);
     }
 
     fn control_op(&mut self, id: CommandId, kind: ControlKind, size: u64, body: Bytes, wants: Wants, now: Time) {
@@ -297,6 +308,7 @@ impl EngineServer {
             nbd: nbd.map(|(local, nbd)| uri(local, &self.settings.volume, &nbd.security)).collect(),
             peer: peer.map(ToString::to_string),
             clients: self.clients.len(),
+            scrub: self.notices.scrub,
             device: self.device_is.clone().ok().flatten(),
             device_error: self.device_is.clone().err(),
             events: self.notices.kept(),

@@ -40,7 +40,7 @@ use members::Members;
 use notices::Notices;
 use peers::Peers;
 use rollback::Rollback;
-pub use settings::{Answer, Command, Info, MemberInfo, Nbd, Progress, ReplicaAddress, Settings};
+pub use settings::{Answer, Command, Info, MemberInfo, Nbd, Progress, ReplicaAddress, Scrub, Settings};
 use source::Source;
 use watch::Watchers;
 
@@ -230,7 +230,9 @@ impl EngineServer {
             Effect::Notice(notice) => {
                 self.notices.take(&notice, now);
                 match notice {
-                    Notice::Progress { .. } => return self.watchers.progress(now, &mut out.io),
+                    Notice::Progress { .. } | Notice::Scrubbing { .. } => {
+                        return self.watchers.progress(now, &mut out.io);
+                    }
                     Notice::Phase(phase) => self.phase_changed(phase, now, out),
                     _ => {}
                 }

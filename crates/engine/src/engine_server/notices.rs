@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use tether_replication::engine::{Leaving, Notice, Phase, Suspended};
 use tether_replication::ids::{Holder, MemberId};
 
-use super::settings::Progress;
+use super::settings::{Progress, Scrub};
 use crate::host::Time;
 
 /// Notices kept; enough to see a failover and its resync.
@@ -16,12 +16,21 @@ pub(super) struct Notices {
     kept: VecDeque<String>,
     pub progress: BTreeMap<MemberId, Progress>,
     pub suspended: Option<Suspended>,
+    pub scrub: Option<Scrub>,
 }
 
 impl Notices {
     pub fn take(&mut self, notice: &Notice, now: Time) {
         let text = words(notice);
         match notice {
+            Notice::Scrubbing { done, total, different } => {
+                self.scrub = Some(Scrub { done: *done, total: *total, different: *different });
+                tracing::debug!("{text}");
+                return;
+            }
+            Notice::Scrubbed { bytes, different } => {
+                self.scrub = Some(Scrub { done: *bytes, total: *bytes, different: *different });
+            }
             Notice::Progress { member, done, total, copied } => {
                 self.progress.insert(member.clone(), Progress { done: *done, total: *total, copied: *copied });
                 tracing::debug!("{text}");
@@ -61,6 +70,7 @@ fn is_trouble(notice: &Notice) -> bool {
             | Notice::Leaving { .. }
             | Notice::Suspended(_)
             | Notice::Fenced { .. }
+            | Notice::Different { .. }
             | Notice::LastMemberLost { .. }
             | Notice::Phase(Phase::Failed)
     )
@@ -119,6 +129,16 @@ fn words(notice: &Notice) -> String {
             format!("replica {member} is in sync (record generation {generation}); {copied} bytes were copied")
         }
         Notice::JoinFailed { member, why } => format!("resync of replica {member} failed: {}", leaving(*why)),
+        Notice::Scrubbing { done, total, different } => {
+            format!("comparison of replicas: {done} of {total} bytes, {different} differ")
+        }
+        Notice::Different { offset, len, members } => {
+            format!("replicas differ in {len} bytes at {offset}: {} unlike most of them", list(members))
+        }
+        Notice::Scrubbed { bytes, different: 0 } => format!("replicas are equal: {bytes} bytes were compared"),
+        Notice::Scrubbed { bytes, different } => {
+            format!("replicas differ: {different} of {bytes} bytes; rebuild the replicas that were named")
+        }
         Notice::Suspended(why) => format!("I/O is suspended: {}", suspended(*why)),
         Notice::Resumed => "I/O goes on".to_owned(),
         Notice::Fenced { by, epoch } if *by == Holder::NOBODY => {

@@ -90,6 +90,10 @@ pub enum Command {
     ResyncLimit {
         bytes_per_second: u64,
     },
+    /// Compare what replicas hold, from the start of the volume, at so many bytes per second; 0 stops.
+    Scrub {
+        bytes_per_second: u64,
+    },
     Flush,
     Promote,
     /// Of a standby: it gives up and ends. Of the engine that holds the volume: whoever is standby may not be promoted
@@ -150,6 +154,8 @@ pub struct Info {
     pub peer: Option<String>,
     pub clients: usize,
     pub requests_in_flight: usize,
+    /// How far the last comparison of replicas is.
+    pub scrub: Option<Scrub>,
     /// Path of the kernel device, once it is attached.
     pub device: Option<String>,
     /// Why there is no kernel device.
@@ -171,6 +177,14 @@ pub struct MemberInfo {
     pub connected: bool,
     pub resync: Option<Progress>,
     pub last_error: Option<String>,
+}
+
+/// How far a comparison of replicas is, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Scrub {
+    pub done: u64,
+    pub total: u64,
+    pub different: u64,
 }
 
 /// How far a resync is, in bytes.

@@ -179,6 +179,8 @@ pub enum Event {
     Timer,
     /// Bytes per second of resync from now on; 0 is no limit.
     ResyncLimit { bytes_per_second: u64 },
+    /// Compare what members hold, at so many bytes per second; 0 stops.
+    Scrub { bytes_per_second: u64 },
     /// An operator accepts to serve from doubtful members, named here.
     AcceptLoss { member: MemberId },
 }
@@ -278,6 +280,12 @@ pub enum Notice {
     Grown { member: MemberId, generation: Generation, copied: u64 },
     /// Bringing it back was given up for now.
     JoinFailed { member: MemberId, why: Leaving },
+    /// How far a comparison of members is.
+    Scrubbing { done: u64, total: u64, different: u64 },
+    /// What members hold differs here; these are not like most of them.
+    Different { offset: u64, len: u32, members: Vec<MemberId> },
+    /// A comparison ended.
+    Scrubbed { bytes: u64, different: u64 },
     /// Writes wait: a member is lost and the record cannot be changed.
     Suspended(Suspended),
     /// They go on.

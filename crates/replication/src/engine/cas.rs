@@ -275,6 +275,7 @@ impl Engine {
         self.asked = None;
         self.unknown = false;
         (self.join, self.copy, self.shrink, self.barrier) = (None, None, None, None);
+        self.scrub = None;
         self.leaving = Slots::NONE;
         for slot in (0..self.members.len() as u8).map(crate::ids::Slot) {
             self.cut(slot, true, cx);

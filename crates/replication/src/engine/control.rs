@@ -38,7 +38,7 @@ impl Engine {
         if barrier.running {
             return self.end_control(cx);
         }
-        if self.active > 0 || !self.writes_may_go() || self.asked.is_some() {
+        if self.active > 0 || self.is_comparing() || !self.writes_may_go() || self.asked.is_some() {
             return;
         }
         let Some(IoOp::Control(op)) = self.ios[barrier.io as usize].as_ref().map(|io| io.op.clone()) else { return };
@@ -133,6 +133,9 @@ impl Engine {
 
     pub(super) fn drive_stop(&mut self, cx: &mut Cx<'_>) {
         let busy = self.active > 0 || self.barrier.is_some() || !self.queue.is_empty();
+        if self.stopping {
+            self.drop_scrub(cx);
+        }
         if !self.stopping || self.phase != Phase::Serving || busy || self.unknown {
             return;
         }

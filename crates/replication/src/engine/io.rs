@@ -8,6 +8,7 @@
 use super::copy::PIECE_OWNER;
 use super::locks::{Owner, Use};
 use super::members::Token;
+use super::scrub::SCRUB_OWNER;
 use super::{Cx, Effect, Engine, IoAnswer, IoError, IoId, IoOp, IoResult, Leaving, Phase, Suspended};
 use crate::ids::{Slot, Slots, Span, Time};
 use crate::wire::{Failure, MAX_PAYLOAD_BYTES, ReplyBody, RequestBody};
@@ -486,7 +487,9 @@ impl Engine {
         let mut granted = Vec::new();
         self.locks.release(owner, &mut granted);
         for owner in granted {
-            if owner & PIECE_OWNER != 0 {
+            if owner == SCRUB_OWNER {
+                self.scrub_granted(cx);
+            } else if owner & PIECE_OWNER != 0 {
                 self.begin_piece(owner & !PIECE_OWNER, cx);
             } else {
                 self.ready(owner, cx);

@@ -30,6 +30,8 @@ pub(super) enum Token {
     Join(u32),
     /// A step of a piece of a copy: number of the copy, of the piece.
     Copy(u32, u32),
+    /// A checksum for a comparison, of this number.
+    Scrub(u32),
     Control,
     /// Nobody waits for it, but a failure means something.
     Aside,
@@ -187,8 +189,12 @@ impl Engine {
             self.member_mut(slot).lost = Some(cx.now);
         }
         for pending in lost {
-            if let Token::Io(index) = pending.token {
-                self.unanswered(slot, index, cx);
+            match pending.token {
+                Token::Io(index) => self.unanswered(slot, index, cx),
+                Token::Scrub(number) => {
+                    self.scrub_answered(slot, number, &ReplyBody::Failed(Failure::Session), cx);
+                }
+                _ => {}
             }
         }
         if was_open {
@@ -251,6 +257,7 @@ impl Engine {
             Token::Shrink(attempt) => self.shrink_answered(slot, attempt, reply.body, cx),
             Token::Join(attempt) => self.join_answered(slot, attempt, reply.body, cx),
             Token::Copy(number, piece) => self.copy_answered(slot, number, piece, reply.body, cx),
+            Token::Scrub(number) => self.scrub_answered(slot, number, &reply.body, cx),
             Token::Control => self.control_answered(slot, reply.body, cx),
             Token::Aside => {
                 if let ReplyBody::Failed(failure) = reply.body {

@@ -29,6 +29,7 @@ mod members;
 #[cfg(test)]
 mod probe;
 mod ring;
+mod scrub;
 mod shrink;
 mod standby;
 mod start;
@@ -50,6 +51,7 @@ use io::Io;
 use join::Join;
 use locks::Locks;
 use members::Member;
+use scrub::Scrub;
 use shrink::Shrink;
 use start::Start;
 
@@ -96,6 +98,7 @@ pub struct Engine {
     join: Option<Join>,
     copy: Option<CopyJob>,
     copies: u32,
+    scrub: Option<Scrub>,
     ios: Vec<Option<Io>>,
     free: Vec<u32>,
     /// Not begun: the engine does not serve yet, or a control operation is before it.
@@ -141,6 +144,7 @@ impl Engine {
             join: None,
             copy: None,
             copies: 0,
+            scrub: None,
             ios: Vec::new(),
             free: Vec::new(),
             queue: VecDeque::new(),
@@ -191,6 +195,7 @@ impl Engine {
             Event::SourceThere => self.source_there(cx),
             Event::Superseded { by, epoch } => self.superseded(by, epoch, cx),
             Event::SourceStopped => self.start.older_stopped = true,
+            Event::Scrub { bytes_per_second } => self.scrub(bytes_per_second, cx),
             Event::ResyncLimit { bytes_per_second } => self.config.limits.resync_bytes_per_second = bytes_per_second,
             Event::AcceptLoss { member } => {
                 if let Some(slot) = self.slot_of(&member) {
@@ -228,6 +233,7 @@ impl Engine {
             self.drive_shrink(cx);
         }
         self.drive_join(cx);
+        self.drive_scrub(cx);
         self.drive_held(cx);
         if !self.reads.is_empty() {
             self.look_at_reads(cx);

@@ -41,7 +41,8 @@ impl Engine {
         let serving = self.phase == Phase::Serving;
         let quiet = self.last_write.filter(|_| serving).map(|last| last.after(self.config.limits.quiet));
         let record = self.record_retry.filter(|at| self.asked.is_none() && *at > now);
-        [members, opening, waiting, joining, copying, quiet, record, self.full_retry].into_iter().flatten().min()
+        let scrub = self.scrub.as_ref().filter(|_| serving).and_then(|scrub| scrub.due(now));
+        [members, opening, waiting, joining, copying, scrub, quiet, record, self.full_retry].into_iter().flatten().min()
     }
 
     /// When something is due about one member: dial it again, ask for a sign of life, give it up.

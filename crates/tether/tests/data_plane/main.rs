@@ -142,3 +142,33 @@ fn snapshots_and_size_change_while_the_volume_is_used() {
     engine.terminate();
     lab.assert_equal();
 }
+
+#[test]
+fn replicas_that_differ_are_found_while_the_volume_is_used() {
+    use std::os::unix::fs::FileExt as _;
+    const AT: u64 = 8 << 20;
+    let lab = Lab::new(3);
+    let engine = lab.start_engine("e1");
+    let ledger = Ledger::new(BLOCKS, SIZE);
+    let load = Load::start(&ledger, &lab.socket("e1"), WORKERS, 1);
+    let mut client = tether_testkit::nbd::Client::connect(&lab.socket("e1")).unwrap();
+    client.write(AT + 4096, &[1; 4096]).unwrap();
+    let compared = |info: &Value| info["scrub"]["done"] == SIZE && info["scrub"]["total"] == SIZE;
+    lab.ask("e1", &["scrub", "v1", "--rate", "1GiB"]).unwrap();
+    let info = lab.wait("e1", "a comparison under load", compared);
+    assert_eq!(info["scrub"]["different"], 0, "{info:#}");
+    // A bit that a disk turned, which no checksum of a file system would have caught.
+    let head = File::options().write(true).open(lab.path("r1").join("volume-head-000.img")).unwrap();
+    head.write_all_at(&[3; 1], AT + 4096).unwrap();
+    head.sync_all().unwrap();
+    lab.ask("e1", &["scrub", "v1", "--rate", "1GiB"]).unwrap();
+    let info = lab.wait("e1", "the difference", |info| compared(info) && info["scrub"]["different"] != 0);
+    let events = info["events"].as_array().unwrap();
+    let told =
+        |event: &&Value| event.as_str().is_some_and(|text| text.contains("replicas differ in") && text.contains("r1"));
+    assert_eq!(events.iter().filter(told).count(), 1, "{events:#?}");
+    assert_eq!(in_sync(&info), 3, "which one is right is for people to say");
+    assert!(load.goes_on(SOME, LIMIT), "the load goes on");
+    assert_clean(&load.finish());
+    engine.terminate();
+}

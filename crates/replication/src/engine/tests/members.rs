@@ -232,3 +232,57 @@ fn a_replica_is_taken_out_and_put_in_on_request() {
     lab.pass(Span::millis(5000));
     assert_eq!(names(&[0, 1, 2]), lab.in_sync());
 }
+
+/// Compares everything; what was told.
+fn scrub(lab: &mut Lab, during: impl FnOnce(&mut Lab)) -> Vec<Notice> {
+    lab.notices.clear();
+    lab.tell(Event::Scrub { bytes_per_second: 128 });
+    during(lab);
+    lab.pass(Span::millis(60_000));
+    let told = |notice: &&Notice| matches!(notice, Notice::Different { .. } | Notice::Scrubbed { .. });
+    lab.notices.iter().filter(told).cloned().collect()
+}
+
+#[test]
+fn a_comparison_finds_what_differs_and_who_is_alone_with_it() {
+    let mut lab = Lab::serving(3);
+    let bytes = lab.engine.size();
+    assert_eq!(vec![Notice::Scrubbed { bytes, different: 0 }], scrub(&mut lab, |_| {}));
+    lab.stores[1].data[40] ^= 1;
+    let different = Notice::Different { offset: 32, len: 32, members: vec![name(1)] };
+    assert_eq!(vec![different, Notice::Scrubbed { bytes, different: 32 }], scrub(&mut lab, |_| {}));
+    assert_eq!(3, lab.in_sync().len(), "nobody is removed for it");
+}
+
+#[test]
+fn a_comparison_is_not_confused_by_what_happens_meanwhile() {
+    let mut lab = Lab::serving(3);
+    let bytes = lab.engine.size();
+    let told = scrub(&mut lab, |lab| {
+        for round in 0..20 {
+            let write = lab.write(u64::from(round % 4) * 16, round);
+            lab.pass(Span::millis(1500));
+            assert!(lab.is_ok(write), "writes go on");
+            match round {
+                3 => lab.kill(2),
+                9 => lab.revive(2, false),
+                _ => {}
+            }
+        }
+    });
+    assert_eq!(vec![Notice::Scrubbed { bytes, different: 0 }], told);
+    assert_eq!(3, lab.in_sync().len());
+}
+
+#[test]
+fn a_comparison_that_is_stopped_leaves_nothing_behind() {
+    let mut lab = Lab::serving(2);
+    lab.stores[1].silent = true;
+    lab.tell(Event::Scrub { bytes_per_second: 128 });
+    lab.tell(Event::Scrub { bytes_per_second: 0 });
+    lab.stores[1].silent = false;
+    let write = lab.write(0, 1);
+    assert!(lab.is_ok(write), "the piece is free again");
+    lab.pass(Span::millis(60_000));
+    assert!(!lab.notices.iter().any(|notice| matches!(notice, Notice::Scrubbed { .. })));
+}

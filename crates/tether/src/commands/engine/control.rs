@@ -90,6 +90,15 @@ pub(crate) enum Action {
         /// Bytes per second; 0 is no limit
         limit: Size,
     },
+    /// Compares what the replicas hold, while the volume is used, at a limited rate
+    #[command(after_help = "Example:\n  tether engine scrub v1 --rate 50MiB\n  tether engine info v1")]
+    Scrub {
+        #[command(flatten)]
+        target: Target,
+        /// Bytes per second and replica; 0 stops a comparison
+        #[arg(long, value_name = "SIZE", default_value = "100MiB")]
+        rate: Size,
+    },
     /// Makes everything acknowledged durable on every in-sync replica
     #[command(after_help = "Example:\n  tether engine flush v1")]
     Flush(Target),
@@ -177,6 +186,12 @@ async fn order(action: Action) -> Result<()> {
             let request = proto::ResyncLimitRequest { instance, bytes_per_second: limit.0 };
             target.client().await?.set_resync_limit(request).await.map_err(refused)?;
             target.done("done", json!({"bytesPerSecond": limit.0}))
+        }
+        Action::Scrub { target, rate } => {
+            let request = proto::ScrubRequest { instance: target.instance.clone(), bytes_per_second: rate.0 };
+            target.client().await?.scrub(request).await.map_err(refused)?;
+            let what = if rate.0 == 0 { "stopped" } else { "begun; `tether engine info` shows what comes of it" };
+            target.done(what, json!({"bytesPerSecond": rate.0}))
         }
         Action::Flush(target) => {
             target.client().await?.flush(target.request()).await.map_err(refused)?;
@@ -295,7 +310,9 @@ async fn info(target: &Target) -> Result<()> {
                    "resync": resync, "lastError": one.last_error})
         })
         .collect();
+    let scrub = info.scrub.map(|s| json!({"done": s.done, "total": s.total, "different": s.different}));
     let value = json!({
+        "scrub": scrub,
         "volume": info.volume, "size": info.size, "phase": info.phase, "holder": info.holder, "epoch": info.epoch,
         "generation": info.generation, "inSync": info.in_sync, "standby": info.standby, "suspended": info.suspended,
         "replicas": replicas, "nbd": info.nbd, "peer": info.peer, "clients": info.clients, "requestsInFlight": info.requests_in_flight,
@@ -313,6 +330,10 @@ fn table(info: &proto::EngineInfo) -> String {
         row("Clients", format!("{}, {} requests in flight", info.clients, info.requests_in_flight)),
     ];
     rows.extend(info.nbd.iter().map(|uri| row("NBD", uri.clone())));
+    if let Some(scrub) = &info.scrub {
+        let different = human(scrub.different);
+        rows.push(row("Compared", format!("{} of {}, {different} differ", human(scrub.done), human(scrub.total))));
+    }
     if !info.device.is_empty() {
         rows.push(row("Device", info.device.clone()));
     }

@@ -272,7 +272,8 @@ fn turn(look: &Look<'_>) -> Option<Link> {
     match waiting {
         Some((ticket, reason, waiting)) => {
             let words = format!("Ticket {} waits: {}", ticket.id, waiting.message);
-            Some(Link::unmet(reason, words).since(&waiting.since))
+            let moving = look.obstacles("volume-migration").map(|finding| finding.words.clone()).collect();
+            Some(Link::unmet(reason, words).since(&waiting.since).with(moving))
         }
         None if look.observed.volume.spec.node_id.is_empty() => None,
         None => Some(Link::met(format!("The volume is to be on node {}.", look.observed.volume.spec.node_id))),

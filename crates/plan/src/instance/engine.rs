@@ -238,6 +238,10 @@ fn running(status: &mut EngineStatus, observed: &EngineObserved<'_>, found: &Eng
         .replica_address_map
         .iter()
         .filter_map(|(replica, address)| {
+            // One that stands by reads through the engine that holds the volume: what that one has, it has.
+            if found.is_standby {
+                return Some((replica.clone(), ReplicaMode::ReadWrite));
+            }
             let member = found.members.iter().find(|member| member.address == *address)?;
             mode(member, status.replica_mode_map.get(replica)).map(|mode| (replica.clone(), mode))
         })
@@ -415,6 +419,7 @@ mod tests {
         assert!(engine.status.is_expanding);
         let standby = EngineProcess { is_standby: true, size: 50, ..serving(Vec::new()) };
         assert_eq!(step(&mut engine, Manager::Known, Some(&standby)), ["Promote"]);
+        assert_eq!(modes(&engine), "r1=RW r2=RW", "it has what the engine has that it reads through");
     }
 
     #[test]

@@ -97,7 +97,12 @@ async fn ensure(server: &Server, path: String, object: Value) -> Result<(), Boot
     let named = format!("{path}/{}", object["metadata"]["name"].as_str().unwrap_or_default());
     let (code, current) = call(server, Method::GET, &named, None).await;
     if code == StatusCode::NOT_FOUND {
-        return succeed(server, Method::POST, path, &object).await;
+        succeed(server, Method::POST, path, &object).await?;
+        // A status is not taken with the rest.
+        return match object.get("status") {
+            Some(status) => merge(server, &format!("{named}/status"), &json!({ "status": status })).await,
+            None => Ok(()),
+        };
     }
     let is_policy =
         object["apiVersion"].as_str().is_some_and(|version| version.starts_with("rbac.authorization.k8s.io/"));

@@ -18,7 +18,8 @@ async fn cluster() -> Api {
 async fn a_cluster_for_volumes_is_made_once() {
     let api = cluster().await;
     let setting = format!("{ROOT}/settings/auto-salvage");
-    assert_eq!(api.get(&setting).await.ok()["value"], "true");
+    let made = api.get(&setting).await.ok();
+    assert_eq!((&made["value"], &made["status"]["applied"]), (&json!("true"), &json!(true)));
     api.patch(&setting, "merge", json!({"value": "false"})).await.ok();
     let before = api.server.store().revision();
     tether_apiserver::install(&api.server, &tether_crd::install::objects()).await.expect("again");

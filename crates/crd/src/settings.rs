@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use crate::setting::SettingStatus;
 use crate::{NAMESPACE, Setting};
 
 macro_rules! settings {
@@ -96,7 +97,8 @@ pub fn defaults() -> Vec<Setting> {
             ..ObjectMeta::default()
         },
         value: value.to_owned(),
-        ..Setting::default()
+        // Nothing has to be restarted for any of them.
+        status: SettingStatus { applied: true },
     };
     ALL.iter().map(object).collect()
 }

@@ -41,7 +41,9 @@ impl Lab {
                 im.is_some_and(|im| im.status.current_state == InstanceManagerState::Running)
             });
             lab.wait::<Node>(node, |node: Option<&Node>| {
-                node.is_some_and(|node| node.is_ready() && node.status.disk_status.values().any(|d| d.storage_maximum > 0))
+                node.is_some_and(|node| {
+                    node.is_ready() && node.status.disk_status.values().any(|d| d.storage_maximum > 0)
+                })
             });
         }
         lab
@@ -233,9 +235,7 @@ fn an_instance_manager_whose_pod_is_deleted_comes_back_unless_its_node_is_cordon
     lab.wait::<InstanceManager>(&manager, |im: Option<&InstanceManager>| {
         im.is_some_and(|im| im.status.current_state == InstanceManagerState::Error)
     });
-    lab.wait::<Volume>("v1", |v: Option<&Volume>| {
-        v.is_some_and(|v| v.status.robustness == Robustness::Degraded)
-    });
+    lab.wait::<Volume>("v1", |v: Option<&Volume>| v.is_some_and(|v| v.status.robustness == Robustness::Degraded));
     assert!(lab.runtime.block_on(pods.get_opt(&manager)).unwrap().is_none(), "a cordoned node gets no new one");
     assert_eq!(lab.engine("v1").status.current_state, InstanceState::Running, "the others go on");
     cordon(false);

@@ -185,9 +185,9 @@ impl Instances for Service {
         let proto::StopRequest { name, detach_device, abandon } = request.into_inner();
         // An engine that cannot stop is abandoned while somebody waits for its stop: not in its turn.
         let turn = if abandon { None } else { Some(self.registry.turn(&name).await) };
-        match self.registry.get(&name).map(|entry| entry.running) {
-            None => return done(),
-            Some(Running::Engine(engine)) => {
+        let Some(entry) = self.registry.get(&name) else { return done() };
+        match entry.running {
+            Running::Engine(engine) => {
                 let command = match (abandon, detach_device) {
                     (true, _) => Command::Abandon,
                     (false, true) => Command::Close,
@@ -198,12 +198,12 @@ impl Instances for Service {
                 }
                 engine.wait_ended().await;
             }
-            Some(Running::Replica(replica)) => {
+            Running::Replica(replica) => {
                 let _ = replica.get_async(replica_server::Command::Stop).await;
                 replica.wait_ended().await;
             }
         }
-        self.registry.remove(&name);
+        self.registry.remove(&name, entry.uid);
         drop(turn);
         done()
     }

@@ -78,9 +78,13 @@ impl Registry {
         self.changes.send_replace(());
     }
 
-    pub fn remove(&self, name: &str) {
-        self.instances.lock().remove(name);
-        self.changes.send_replace(());
+    /// Removes this run of an instance; another one of its name, started since, stays.
+    pub fn remove(&self, name: &str, uid: Uuid) {
+        let mut instances = self.instances.lock();
+        if instances.get(name).is_some_and(|entry| entry.uid == uid) {
+            instances.remove(name);
+            self.changes.send_replace(());
+        }
     }
 
     pub fn get(&self, name: &str) -> Option<Entry> {

@@ -10,6 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -20,7 +21,11 @@ use super::proto::{self, watch_event};
 use super::registry::{Entry, Registry, Running};
 use super::shown;
 use crate::engine_server::{Answer, Command};
+use crate::instance::AskFailed;
+use crate::ring::AskError;
 
+/// Before an instance that had no room for a question is asked again.
+const BUSY_PAUSE: Duration = Duration::from_secs(1);
 /// States on their way to a watcher.
 const QUEUE: usize = 16;
 
@@ -91,10 +96,17 @@ async fn follow(name: String, entry: Entry, told: mpsc::Sender<News>) {
     match &entry.running {
         Running::Engine(engine) => {
             let mut seen = 0;
-            while let Ok(Answer::Info(info)) = engine.get_async(Command::Watch { seen }).await {
-                seen = info.version;
-                if !say(shown::engine(&name, &entry, *info)).await {
-                    return;
+            loop {
+                match engine.get_async(Command::Watch { seen }).await {
+                    Ok(Answer::Info(info)) => {
+                        seen = info.version;
+                        if !say(shown::engine(&name, &entry, *info)).await {
+                            return;
+                        }
+                    }
+                    // It is flooded with questions; this one can wait.
+                    Err(AskFailed::Ask(AskError::Busy)) => tokio::time::sleep(BUSY_PAUSE).await,
+                    _ => break,
                 }
             }
             let ended = engine.wait_ended().await;

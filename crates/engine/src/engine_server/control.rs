@@ -72,7 +72,7 @@ impl EngineServer {
                 self.answer_listening(out);
             }
             Command::Info => out.answer(id, Answer::Info(Box::new(self.info(now)))),
-            Command::Watch { seen } => self.watch(id, seen),
+            Command::Watch { seen } => self.watch(id, seen, now, out),
             Command::Serving => match self.phase() {
                 Phase::Serving => out.answer(id, Answer::Done),
                 Phase::Fenced | Phase::Failed | Phase::Stopped => {

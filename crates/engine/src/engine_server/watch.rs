@@ -10,6 +10,9 @@ use crate::host::{CommandId, Effects, Io, Time, TimerId};
 /// Pause between two reports of progress: often enough for people, rare enough for an API server.
 const PROGRESS_MS: u64 = 500;
 
+/// Questions that wait at a time.
+const MAX_WAITING: usize = 64;
+
 /// Questions that wait, and what they wait for.
 #[derive(Debug)]
 pub(super) struct Watchers {
@@ -63,7 +66,12 @@ impl Watchers {
 }
 
 impl EngineServer {
-    pub(super) fn watch(&mut self, id: CommandId, seen: u64) {
+    pub(super) fn watch(&mut self, id: CommandId, seen: u64, now: Time, out: &mut Effects<Self>) {
+        if self.watchers.waiting.len() == MAX_WAITING {
+            // Nobody says when they leave: the oldest question is most likely of one who left.
+            let (oldest, _) = self.watchers.waiting.remove(0);
+            out.answer(oldest, Answer::Info(Box::new(self.info(now))));
+        }
         self.watchers.stale |= seen < self.watchers.version;
         self.watchers.waiting.push((id, seen));
     }

@@ -46,13 +46,16 @@ pub(crate) struct Context {
     pub(crate) attachments: Arc<Cache<VolumeAttachment>>,
     /// The resources of volumes.
     pub(crate) longhorn: Longhorn,
+    /// Whether the cluster has them.
+    has_volumes: bool,
 }
 
 impl Context {
-    pub(crate) fn new(client: Client, clock: Arc<dyn Clock>, identity: &str) -> Arc<Self> {
+    pub(crate) fn new(client: Client, clock: Arc<dyn Clock>, identity: &str, has_volumes: bool) -> Arc<Self> {
         let kinds = Kinds::new(client.clone(), clock.clone());
         let context = Self {
             longhorn: Longhorn::new(&kinds),
+            has_volumes,
             kinds,
             client,
             clock,
@@ -107,7 +110,9 @@ impl Context {
         tasks.spawn(self.csi_nodes.clone().run(Api::all(client()), all()));
         tasks.spawn(self.csi_drivers.clone().run(Api::all(client()), all()));
         tasks.spawn(self.attachments.clone().run(Api::all(client()), all()));
-        self.longhorn.watch(&self.client, tasks);
+        if self.has_volumes {
+            self.longhorn.watch(&self.client, tasks);
+        }
         tasks.spawn(self.kinds.clone().run());
     }
 
@@ -125,7 +130,9 @@ impl Context {
         self.csi_nodes.ready().await;
         self.csi_drivers.ready().await;
         self.attachments.ready().await;
-        self.longhorn.ready().await;
+        if self.has_volumes {
+            self.longhorn.ready().await;
+        }
         self.kinds.ready().await;
     }
 }

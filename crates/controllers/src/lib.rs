@@ -67,7 +67,7 @@ pub async fn run(client: Client, options: Options, stop: CancellationToken) -> R
 
 /// Runs all controllers until dropped; everything that was started ends with it.
 async fn lead(client: Client, options: &Options) -> Result<(), Ended> {
-    let context = Context::new(client, options.clock.clone(), &options.identity);
+    let context = Context::new(client, options.clock.clone(), &options.identity, options.volumes);
     let (lifecycle, lifecycle_queue) = node::Lifecycle::new(&context, options.node);
     let (eviction, eviction_queue) = node::Eviction::new(&context);
     let (pod_gc, pod_gc_queue) = pod_gc::PodGc::new(&context, options.pod_gc);

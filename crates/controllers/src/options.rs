@@ -20,6 +20,8 @@ pub struct Options {
     pub pod_gc: pod_gc::Settings,
     /// Attach volumes to nodes; `None` where Kubernetes' own controller does it.
     pub attach_detach: Option<attach_detach::Settings>,
+    /// Look after volumes; not on a cluster that has no definitions of them.
+    pub volumes: bool,
     /// Look after Longhorn Nodes and their instance managers; not where their states are played.
     pub storage_nodes: bool,
     /// The API server's certificate authority in PEM, which every namespace gets a copy of.
@@ -38,6 +40,7 @@ impl Default for Options {
             node: node::lifecycle::Settings::default(),
             pod_gc: pod_gc::Settings::default(),
             attach_detach: None,
+            volumes: true,
             storage_nodes: false,
             root_ca: None,
             clock: Arc::new(SystemClock::default()),

@@ -87,6 +87,8 @@ fn controller_options(root_ca: &Path) -> tether_controllers::Options {
     let mut options = tether_controllers::Options::default();
     options.node.monitor_grace = SignedDuration::from_hours(24);
     options.node.startup_grace = SignedDuration::from_hours(24);
+    // The cases are about Kubernetes' own kinds.
+    options.volumes = false;
     options.root_ca = std::fs::read_to_string(root_ca).ok();
     options
 }

@@ -351,7 +351,9 @@ fn redundancy(look: &Look<'_>) -> Option<Link> {
     if status.state != State::Attached {
         return None;
     }
-    let modes = look.observed.engines.iter().flat_map(|engine| engine.status.replica_mode_map.values());
+    // One that stands by counts the same replicas.
+    let engines = look.observed.engines.iter().filter(|engine| engine.spec.active);
+    let modes = engines.flat_map(|engine| engine.status.replica_mode_map.values());
     let good = modes.filter(|mode| **mode == ReplicaMode::ReadWrite).count();
     let wanted = look.observed.volume.spec.number_of_replicas;
     let words = format!("{good} of {wanted} replicas hold every write.");

@@ -201,3 +201,24 @@ fn degraded_and_waiting_for_a_node() {
     assert!(text.contains("on node c: failed at 2027-01-15T08:00:00Z, missed writes"), "{text}");
     assert!(text.contains("What will change it: The replica's node comes back; else a new replica is made"), "{text}");
 }
+
+#[test]
+fn migrating() {
+    let mut world = new_volume(3, &["a", "b", "c"]);
+    world.volume().spec.access_mode = tether_crd::volume::AccessMode::ReadWriteMany;
+    world.volume().spec.migratable = true;
+    world.settle("a");
+    wanted(&mut world, "csi-1", TicketType::Csi, "a", "false");
+    wanted(&mut world, "csi-2", TicketType::Csi, "b", "false");
+    world.volume().spec.migration_node_id = "b".into();
+    world.step();
+    let text = explained(&world).to_string();
+    assert!(
+        text.contains("✗ Ticket csi-2 waits: Volume v1 is migrating; its engine on node b is not ready yet."),
+        "{text}"
+    );
+    assert!(text.contains("The engine on node \"b\" does not stand by yet."), "{text}");
+    world.agents();
+    let text = explained(&world).to_string();
+    assert!(text.contains("✓ 3 of 3 replicas hold every write."), "{text}");
+}

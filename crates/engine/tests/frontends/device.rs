@@ -389,7 +389,12 @@ fn broken_line() -> Verdict {
     assert!(why.contains("another engine held the volume since engine b"), "{why}");
     newcomer.child.wait().expect("it ends");
     let report = fixture.clean();
-    assert!(matches!(report.removed.as_slice(), [Leftover::Holder { .. }]), "{report:?}");
+    // Whoever still has the loop device open keeps it bound for a moment longer.
+    let expected = matches!(
+        report.removed.as_slice(),
+        [Leftover::Holder { .. }] | [Leftover::Holder { .. }, Leftover::Loop { .. }]
+    );
+    assert!(expected && report.kept.is_empty(), "{report:?}");
     let output = stuck.wait_with_output().expect("dd must end");
     assert!(!output.status.success(), "an old write must not succeed");
     let written = fs::read(fixture.dir.path().join("broken")).expect("the volume's file");

@@ -53,6 +53,18 @@ fn roles() -> Vec<Value> {
         core(&["pods"], &["get", "list", "watch", "create", "delete", "patch", "update"]),
         json!({"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": all}),
     ];
+    // The CSI driver's controller half and its loops; in the embedded cluster they have the controllers' credentials.
+    let storage = |resources: &[&str], verbs: &[&str]| json!({"apiGroups": ["storage.k8s.io"], "resources": resources, "verbs": verbs});
+    let csi = [
+        volumes(&all, &all),
+        storage(&["volumeattachments"], &["get", "list", "watch", "patch"]),
+        storage(&["volumeattachments/status"], &["patch"]),
+        storage(&["csinodes", "csidrivers", "storageclasses"], &["get", "list", "watch"]),
+        core(&["persistentvolumes"], &["get", "list", "watch", "create", "delete", "patch"]),
+        core(&["persistentvolumeclaims", "nodes"], &["get", "list", "watch"]),
+        core(&["secrets"], &["get"]),
+        json!({"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]}),
+    ];
     let node = [
         volumes(&all, &["get", "list", "watch"]),
         volumes(
@@ -78,8 +90,10 @@ fn roles() -> Vec<Value> {
         role("tether:manager", &manager),
         binding_of_account("tether:manager"),
         role("tether:controller", &controller),
+        role("tether:csi", &csi),
         role("tether:node", &node),
         binding("tether:controller", "User", CONTROLLERS),
+        binding("tether:csi", "User", CONTROLLERS),
         binding("tether:node", "Group", NODES),
         key_role(),
         key_binding(),

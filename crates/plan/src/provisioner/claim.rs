@@ -215,7 +215,7 @@ pub fn persistent_volume(
         },
         spec: Some(PersistentVolumeSpec {
             access_modes: claim_spec.and_then(|s| s.access_modes.clone()),
-            capacity: Some([("storage".to_owned(), Quantity(bytes.to_string()))].into()),
+            capacity: Some([("storage".to_owned(), Quantity(binary(bytes)))].into()),
             claim_ref: Some(reference_to(claim)),
             csi: Some(csi),
             mount_options: class.mount_options.clone(),
@@ -227,6 +227,14 @@ pub fn persistent_volume(
         }),
         status: None,
     }
+}
+
+/// A size as people write it: `64Mi`.
+fn binary(bytes: i64) -> String {
+    let units = ["Ei", "Pi", "Ti", "Gi", "Mi", "Ki"];
+    let scaled = (1..=6).rev().zip(units).map(|(power, unit)| (1_i64 << (10 * power), unit));
+    let mut whole = scaled.filter(|(scale, _)| bytes != 0 && bytes % scale == 0);
+    whole.next().map_or_else(|| bytes.to_string(), |(scale, unit)| format!("{}{unit}", bytes / scale))
 }
 
 /// The nodes that a volume can be reached from: any of the places, all segments of it.

@@ -283,6 +283,7 @@ fn a_deleted_attachment_is_waited_for_even_if_it_is_wanted_again() {
 }
 
 #[test]
+#[allow(clippy::useless_vec, reason = "an array of pods is large on the stack")]
 fn pods_release_their_volumes_when_nothing_of_them_runs() {
     let status = |running: bool| ContainerStatus {
         state: Some(ContainerState {

@@ -12,4 +12,5 @@ mod garbage;
 mod namespace;
 mod node_lifecycle;
 mod pod_gc;
+mod provisioner;
 mod schedule;

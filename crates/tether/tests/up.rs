@@ -90,7 +90,8 @@ fn up_prints_a_table_and_leaves_nothing_behind_when_it_is_stopped() {
     let status = cluster.tether(&["status"]);
     assert_eq!(status.status.code(), Some(0), "{}", stdout(&status));
     assert!(stdout(&status).contains("cluster     ready"), "{}", stdout(&status));
-    assert_eq!(processes_of(cluster.dir()).len(), 4);
+    // API server, controllers, CSI driver, two nodes.
+    assert_eq!(processes_of(cluster.dir()).len(), 5);
 
     assert!(cluster.stop().success());
     assert_eq!(processes_of(cluster.dir()), Vec::<String>::new());

@@ -208,7 +208,10 @@ fn programs(layout: &Layout, marker: &Marker, logs: LogArgs, namespaces: bool) -
         "false".into(),
         "--attach-detach".into(),
     ]);
-    let mut programs = vec![program(APISERVER, None, server), program("controller", None, controller)];
+    let mut csi: Vec<OsString> = vec!["csi".into(), "--controller".into(), "--endpoint".into()];
+    csi.extend([layout.run().join("csi.sock").into(), "--kubeconfig".into(), layout.controller_kubeconfig().into()]);
+    let mut programs =
+        vec![program(APISERVER, None, server), program("controller", None, controller), program("csi", None, csi)];
     for number in 1..=marker.nodes {
         let name = node_name(number);
         let mut args: Vec<OsString> = vec!["node".into(), "--name".into(), name.clone().into()];

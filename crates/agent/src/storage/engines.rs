@@ -78,7 +78,7 @@ impl Engines {
             EngineChange::Expand { size } => {
                 let request = proto::ExpandRequest { instance: instance(), size };
                 shared.link.engine()?.expand(request).await.map_err(|s| refused("expand the volume", &s))?;
-                Ok(false)
+                self.refresh(engine).await.map(|()| true)
             }
             EngineChange::SetStatus { status, .. } => {
                 let next = Engine { status: *status, ..engine.clone() };
@@ -95,6 +95,14 @@ impl Engines {
                 }
             }
         }
+    }
+
+    /// Learns what a request has changed; the stream tells it too, but not before the next decision.
+    async fn refresh(&self, engine: &Engine) -> Result<(), WriteError> {
+        let request = proto::InstanceRequest { instance: name(engine).to_owned() };
+        let info = self.shared.link.engine()?.info(request).await.map_err(|s| refused("ask the engine", &s))?;
+        self.shared.view.lock().asked(name(engine), info.into_inner());
+        Ok(())
     }
 
     async fn start(&self, engine: &Engine, standby: bool) -> Result<(), WriteError> {

@@ -98,6 +98,13 @@ impl View {
         }
     }
 
+    /// It was asked how it is.
+    pub fn asked(&mut self, name: &str, info: proto::EngineInfo) {
+        if let Some(entry) = self.instances.get_mut(name) {
+            entry.instance.engine = Some(info);
+        }
+    }
+
     /// A request stopped it.
     pub fn stopped(&mut self, name: &str) {
         if let Some(entry) = self.instances.remove(name) {

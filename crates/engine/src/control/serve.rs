@@ -86,12 +86,30 @@ pub fn bind(address: &Address, protection: &Protection) -> Result<Bound, ServeEr
     }
 }
 
-/// Serves until `end`.
+/// What calls in hand get when the server ends.
+const FAREWELL: std::time::Duration = std::time::Duration::from_millis(200);
+
+/// Serves until `end`. Calls in hand get a moment to be answered; a watch would never end by itself.
 pub async fn serve(bound: Bound, service: Service, end: impl Future<Output = ()> + Send) -> Result<(), ServeError> {
     let router = router(&service, bound.tls)?;
-    match bound.socket {
-        Socket::Unix(listener) => router.serve_with_incoming_shutdown(unix_incoming(listener), end).await?,
-        Socket::Tcp(listener) => router.serve_with_incoming_shutdown(tcp_incoming(listener), end).await?,
+    let (ended, ending) = tokio::sync::oneshot::channel();
+    let end = async {
+        end.await;
+        let _ = ended.send(());
+    };
+    let farewell = async {
+        let _ = ending.await;
+        tokio::time::sleep(FAREWELL).await;
+    };
+    let served = async {
+        match bound.socket {
+            Socket::Unix(listener) => router.serve_with_incoming_shutdown(unix_incoming(listener), end).await,
+            Socket::Tcp(listener) => router.serve_with_incoming_shutdown(tcp_incoming(listener), end).await,
+        }
+    };
+    tokio::select! {
+        served = served => served?,
+        () = farewell => {}
     }
     if let Address::Unix(path) = bound.local {
         let _ = std::fs::remove_file(path);

@@ -74,6 +74,10 @@ pub fn decide_replica(observed: &ReplicaObserved<'_>, now: Timestamp) -> Plan<Re
         let change = ReplicaChange::SetStatus { replica: Target::of(replica), status: Box::new(status) };
         plan.acts(STATUS, subject(replica), Reason::StatusFollows, "The status follows the process.", change);
     }
+    if !runs {
+        // What ended is told before its manager forgets it: the manager may be about to end as well, and not answer.
+        plan.changes.sort_by_key(|change| matches!(change, ReplicaChange::Stop));
+    }
     plan
 }
 
@@ -210,6 +214,27 @@ mod tests {
         assert_ne!(replica.status.current_state, InstanceState::Stopped, "nobody knows that");
         step(&mut replica, Manager::Known, None);
         assert_eq!(replica.status.current_state, InstanceState::Stopped);
+    }
+
+    /// The volume waits for this, and the manager may never answer again.
+    #[test]
+    fn what_ended_and_is_not_wanted_is_called_stopped_before_the_manager_is_asked_to_forget_it() {
+        let mut replica = replica();
+        replica.status.started = true;
+        replica.status.current_state = InstanceState::Error;
+        let ended = process(ProcessState::Stopped);
+        let observed = ReplicaObserved {
+            replica: &replica,
+            manager: Manager::Known,
+            manager_name: "im",
+            process: Some(&ended),
+            start_error: None,
+        };
+        let changes = decide_replica(&observed, Timestamp::UNIX_EPOCH).changes;
+        let [ReplicaChange::SetStatus { status, .. }, ReplicaChange::Stop] = changes.as_slice() else {
+            panic!("{changes:?}")
+        };
+        assert_eq!(status.current_state, InstanceState::Stopped);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use futures::StreamExt as _;
-use kube::api::{Patch, PatchParams};
+use kube::api::{ListParams, Patch, PatchParams};
 use kube::runtime::watcher;
 use kube::{Client, ResourceExt as _};
 use parking_lot::Mutex;
@@ -66,8 +66,16 @@ impl Agents {
         self.shared.lost.lock().insert(make::node_name(node));
     }
 
-    pub(super) fn bring_back(&self, node: usize) {
+    /// The agent is there again, and looks at everything that is meant for it.
+    pub(super) async fn bring_back(&self, node: usize) -> Result<()> {
         self.shared.lost.lock().remove(&make::node_name(node));
+        for found in objects::<Replica>(&self.shared.client).list(&ListParams::default()).await? {
+            replica(self.shared.clone(), found).await?;
+        }
+        for found in objects::<Engine>(&self.shared.client).list(&ListParams::default()).await? {
+            engine(self.shared.clone(), found).await?;
+        }
+        Ok(())
     }
 }
 

@@ -107,8 +107,8 @@ async fn measure(
         agents.lose(make::LOST);
         make::lose(client, make::LOST).await?;
         figures.push(tickets.attach(client, "attach elsewhere after a node is lost", &load::moved(plan), None).await?);
-        agents.bring_back(make::LOST);
         make::bring_back(client, make::LOST).await?;
+        agents.bring_back(make::LOST).await?;
     }
 
     progress("detaching all of them");

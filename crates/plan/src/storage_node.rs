@@ -219,7 +219,9 @@ mod tests {
     /// Rows of Longhorn's tests of its node controller, as far as Kubernetes' node goes.
     #[test]
     fn conditions_follow_the_kubernetes_node() {
-        let table: [(&[(&str, &str)], bool, &str); 8] = [
+        /// Conditions of the Kubernetes node, whether it is cordoned, and what follows.
+        type Row = (&'static [(&'static str, &'static str)], bool, &'static str);
+        let table: [Row; 8] = [
             (&[("Ready", "True")], false, "Ready=True/ Schedulable=True/"),
             (&[("Ready", "True"), ("AgentRunning", "False")], false, "Ready=False/ManagerPodDown Schedulable=True/"),
             (&[("Ready", "False")], false, "Ready=False/KubernetesNodeNotReady Schedulable=True/"),

@@ -43,10 +43,10 @@ impl Lab {
 
     fn wait(&self, name: &str, what: impl Condition<Pod>) -> Option<Pod> {
         let waiting = async { tokio::time::timeout(LIMIT, await_condition(self.pods.clone(), name, what)).await };
-        match self.runtime.block_on(waiting) {
-            Ok(found) => found.unwrap(),
-            Err(_elapsed) => panic!("{name} is {:#?}", self.runtime.block_on(self.pods.get_opt(name))),
-        }
+        let Ok(found) = self.runtime.block_on(waiting) else {
+            panic!("{name} is {:#?}", self.runtime.block_on(self.pods.get_opt(name)))
+        };
+        found.unwrap()
     }
 
     fn run_dir(&self, pod: &Pod, attempt: u32) -> PathBuf {

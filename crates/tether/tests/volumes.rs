@@ -66,10 +66,10 @@ impl Lab {
             + 'static,
     {
         let waiting = async { tokio::time::timeout(LIMIT, await_condition(self.api::<K>(), name, what)).await };
-        match self.runtime.block_on(waiting) {
-            Ok(found) => found.unwrap(),
-            Err(_elapsed) => panic!("{name} is {:#?}", self.runtime.block_on(self.api::<K>().get_opt(name))),
-        }
+        let Ok(found) = self.runtime.block_on(waiting) else {
+            panic!("{name} is {:#?}", self.runtime.block_on(self.api::<K>().get_opt(name)))
+        };
+        found.unwrap()
     }
 
     fn create(&self, volume: &str) {

@@ -111,12 +111,11 @@ proptest! {
             .min_by_key(|ticket| (std::cmp::Reverse(ticket.kind.priority()), ticket.id.clone()))
             .map(|ticket| (ticket.id.clone(), ticket.node_id.clone()));
         world.settle();
-        match first {
-            Some((id, node)) => {
-                prop_assert!(world.attachment.is_satisfied(&id), "{:?}", world.status(&id));
-                prop_assert_eq!(world.node_id(), node);
-            }
-            None => prop_assert_eq!(world.volume.status.state, State::Detached),
+        if let Some((id, node)) = first {
+            prop_assert!(world.attachment.is_satisfied(&id), "{:?}", world.status(&id));
+            prop_assert_eq!(world.node_id(), node);
+        } else {
+            prop_assert_eq!(world.volume.status.state, State::Detached);
         }
     }
 }

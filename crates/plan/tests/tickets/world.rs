@@ -177,7 +177,7 @@ impl World {
     pub(crate) fn run_engine(&mut self, node: &str) {
         let mut engine = Engine::default();
         engine.metadata.name = Some(format!("v1-e-{}", self.engines.len()));
-        engine.spec.node_id = node.to_owned();
+        node.clone_into(&mut engine.spec.node_id);
         engine.spec.desire_state = InstanceState::Running;
         engine.status.current_state = InstanceState::Running;
         engine.status.replica_mode_map.insert("v1-r-1".to_owned(), ReplicaMode::ReadWrite);

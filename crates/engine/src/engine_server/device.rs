@@ -106,7 +106,8 @@ impl EngineServer {
 
     pub(super) fn device_resized(&mut self, size: u64, out: &mut Effects<Self>) {
         if let Some(device) = &mut self.device {
-            device.fuse.resize(size);
+            let news = device.fuse.resize(size);
+            reply(device.id, news, &mut out.io);
             out.call(RecordCall::DeviceGrown);
         }
     }

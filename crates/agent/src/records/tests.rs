@@ -26,6 +26,13 @@ impl Lab {
         lab
     }
 
+    /// Nobody but the test cleans up after the volume.
+    async fn remove_volume(&self) {
+        self.admin.delete("v1", &DeleteParams::default()).await.unwrap();
+        let released = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+        self.admin.patch("v1", &PatchParams::default(), &released).await.unwrap();
+    }
+
     async fn make_volume(&self) {
         let volume = json!({"metadata": {"name": "v1"}, "spec": {"size": "2097152"}});
         self.admin.create(&PostParams::default(), &serde_json::from_value(volume).unwrap()).await.expect("a volume");
@@ -107,12 +114,12 @@ async fn another_volume_of_the_same_name_is_none_of_ours() {
     })
     .await
     .unwrap();
-    lab.admin.delete("v1", &DeleteParams::default()).await.unwrap();
+    lab.remove_volume().await;
     lab.make_volume().await;
     let (loaded, changed) = blocking(record, |record| (record.load(), start(record, 1))).await;
     assert!(loaded.unwrap_err().contains("made anew"));
     assert_eq!(changed, CasOutcome::NotSent);
-    lab.admin.delete("v1", &DeleteParams::default()).await.unwrap();
+    lab.remove_volume().await;
     let gone = blocking(lab.record(), |record| record.load()).await;
     assert!(gone.is_err(), "a volume that is gone is not one without a record: {gone:?}");
 }

@@ -2,16 +2,24 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Result;
 use jiff::SignedDuration;
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::runtime::wait::await_condition;
+use kube::{Api, Client};
 use tether_controllers::{Options, leader};
 use tether_plan::attach_detach;
+use tokio::time::timeout;
 
 use super::role::{self, Threads};
 use crate::client;
 use crate::logging::LogArgs;
 use crate::output::Exit;
+
+/// The account is made within milliseconds; a controller that cannot make it runs all the same.
+const ACCOUNT_WAIT: Duration = Duration::from_secs(10);
 
 /// Runs the cluster controllers: scheduling, binding, node lifecycle, garbage collection
 #[derive(Debug, clap::Args)]
@@ -51,10 +59,23 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
             }),
             storage_nodes: true,
             root_ca: client::root_ca(&args.kubeconfig)?,
-            on_leading: Arc::new(role::ready),
+            on_leading: Arc::new({
+                let client = client.clone();
+                move || drop(tokio::spawn(ready(client.clone())))
+            }),
             ..Options::default()
         };
         tether_controllers::run(client, options, cancel).await?;
         Ok(Exit::Success)
     })
+}
+
+/// Says so once a pod can be made: without the account that every pod has by default, it would be refused.
+async fn ready(client: Client) {
+    let accounts: Api<ServiceAccount> = Api::namespaced(client, "default");
+    let exists = |account: Option<&ServiceAccount>| account.is_some();
+    if !matches!(timeout(ACCOUNT_WAIT, await_condition(accounts, "default", exists)).await, Ok(Ok(_))) {
+        tracing::warn!("the default service account is not there yet; pods are refused until it is");
+    }
+    role::ready();
 }

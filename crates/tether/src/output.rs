@@ -55,10 +55,24 @@ pub(crate) fn exit(result: Result<Exit>) -> ExitCode {
     match result {
         Ok(exit) => ExitCode::from(exit as u8),
         Err(error) => {
-            complain(&format!("error: {error:#}"));
+            complain(&format!("error: {}", words(&error)));
             ExitCode::from(Exit::Failure as u8)
         }
     }
+}
+
+/// An error and what caused it. What an API server answered is said in its own words; the client's error around it would
+/// repeat them, with everything else that was in the answer.
+fn words(error: &anyhow::Error) -> String {
+    let mut parts = Vec::new();
+    for cause in error.chain() {
+        if let Some(kube::Error::Api(status)) = cause.downcast_ref::<kube::Error>() {
+            parts.push(status.message.clone());
+            break;
+        }
+        parts.push(cause.to_string());
+    }
+    parts.join(": ")
 }
 
 /// Columns as wide as their widest cell, two spaces apart, in the manner of kubectl.
@@ -75,7 +89,19 @@ pub(crate) fn columns(rows: &[Vec<String>]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use anyhow::Context as _;
+
     use super::*;
+
+    #[test]
+    fn an_answer_of_the_server_is_said_once() {
+        let status = kube::core::Status::failure("spec.size: too small", "Invalid").with_code(422);
+        let answer: Result<()> = Err(kube::Error::Api(Box::new(status)).into());
+        let error = answer.context("volume \"v1\" cannot be made").unwrap_err();
+        assert_eq!(words(&error), "volume \"v1\" cannot be made: spec.size: too small");
+        let plain = Err::<(), _>(std::io::Error::other("no room")).context("cannot write").unwrap_err();
+        assert_eq!(words(&plain), "cannot write: no room");
+    }
 
     #[test]
     fn columns_line_up() {

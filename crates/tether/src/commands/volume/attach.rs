@@ -7,7 +7,7 @@ use kube::Client;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use tether_crd::attachment::TicketType;
-use tether_crd::{Node, VolumeAttachment};
+use tether_crd::{Node, Volume, VolumeAttachment};
 
 use super::super::Access;
 use super::TICKET;
@@ -44,6 +44,10 @@ pub(super) async fn run(args: &Args) -> Result<Exit> {
     let known = api::<Node>(&client).get_opt(node).await.context("the API server does not answer")?;
     if known.is_none() {
         bail!("--node {node}: there is no such node; see `kubectl -n longhorn-system get lhn`");
+    }
+    let volume = api::<Volume>(&client).get_opt(name).await.context("the API server does not answer")?;
+    if volume.is_none() {
+        bail!("volume {name:?} does not exist: see `tether volume list`");
     }
     let held = args.patience.until(&client, name, "known", |picture| picture?.attachment.clone()).await?;
     if let Some(other) = held.spec.attachment_tickets.get(ticket).filter(|other| other.node_id != *node) {

@@ -72,8 +72,13 @@ fn state_file(data: &[u8]) {
 
 /// Files separated by zero bytes, name and contents in turn: opened, adopted or refused, never a panic.
 fn directory(data: &[u8]) {
-    const NAMES: &[&str] =
-        &["volume.meta", "volume-head-000.img.meta", "volume-snap-a.img.meta", "volume-snap-b.img.meta", "tether.state"];
+    const NAMES: &[&str] = &[
+        "volume.meta",
+        "volume-head-000.img.meta",
+        "volume-snap-a.img.meta",
+        "volume-snap-b.img.meta",
+        "tether.state",
+    ];
     let disk = FakeDisk::new(0);
     for image in ["volume-head-000.img", "volume-snap-a.img", "volume-snap-b.img"] {
         disk.files().create_sparse(image, 4 * BLOCK).expect("an empty disk takes files");

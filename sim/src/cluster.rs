@@ -233,6 +233,7 @@ impl Cluster {
             peer_listen: Some(address(30_000 + self.world.processes.len())),
             standby,
             source: standby.then(|| address(30_000 + self.newest())),
+            line: false,
             rules: self.shape.rules,
         };
         let seed = self.world.random.next_u64();
@@ -395,6 +396,7 @@ impl Cluster {
                     self.point_clients(true);
                 }
             }
+            Fault::Confirm => self.confirm(),
             Fault::Cut(a, b) => self.world.cut(a, b),
             Fault::Heal(a, b) => self.world.heal(a, b),
             Fault::Reset(a, b) => self.world.reset_connections(a, b),
@@ -443,6 +445,16 @@ impl Cluster {
             }
         }
         self.point_clients(true);
+    }
+
+    /// Engines before the newest are not wanted any more.
+    fn confirm(&mut self) {
+        let newest = self.newest();
+        for engine in self.engines.clone() {
+            if engine != newest && self.world.processes[engine].alive {
+                self.world.command(engine, Command::Stop);
+            }
+        }
     }
 
     /// Starts a standby, at which some clients read.

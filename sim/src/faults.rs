@@ -39,6 +39,8 @@ pub enum Fault {
         at_source: bool,
     },
     KillStandby,
+    /// The migration is confirmed: engines before the newest one are stopped in order.
+    Confirm,
     Cut(usize, usize),
     Heal(usize, usize),
     Reset(usize, usize),
@@ -123,6 +125,17 @@ impl Family {
     }
 }
 
+impl Family {
+    /// Some of them, migration always.
+    pub fn moving(random: &mut Random) -> Vec<Self> {
+        let mut some = Self::swarm(random);
+        if !some.contains(&Self::Migration) {
+            some[0] = Self::Migration;
+        }
+        some
+    }
+}
+
 /// Where things are.
 #[derive(Clone, Copy, Debug)]
 pub struct Places {
@@ -197,6 +210,13 @@ fn draw(
                 _ => Fault::KillStandby,
             };
             put(now + 1_000_000 + short, end);
+            // Decided soon after: confirmed, or rolled back by a new engine where the source was.
+            let decided = now + 1_000_000 + short + random.below(3_000_000);
+            match random.below(4) {
+                0 | 1 => put(decided, Fault::Confirm),
+                2 => put(decided, Fault::Failover),
+                _ => {}
+            }
             put(now + 9_000_000, Fault::KillOld);
         }
         Family::Partition => {

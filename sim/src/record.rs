@@ -60,7 +60,7 @@ impl RecordService {
             RecordCall::Create(record) => {
                 RecordReturn::Created(Ok(self.record.get_or_insert_with(|| record.clone()).clone()))
             }
-            RecordCall::DeviceGrown | RecordCall::DetachDevice => RecordReturn::Detached(Ok(())),
+            RecordCall::Served | RecordCall::DeviceGrown | RecordCall::DetachDevice => RecordReturn::Detached(Ok(())),
             RecordCall::Change(change) => {
                 let Some(current) = &self.record else { return RecordReturn::Changed(CasOutcome::NotSent) };
                 RecordReturn::Changed(match current.apply(change) {
@@ -85,6 +85,6 @@ fn unreached(call: &RecordCall) -> RecordReturn {
         RecordCall::Load => RecordReturn::Loaded(Err("nobody answers".to_owned())),
         RecordCall::Create(_) => RecordReturn::Created(Err("nobody answers".to_owned())),
         RecordCall::Change(_) => RecordReturn::Changed(CasOutcome::NotSent),
-        RecordCall::DeviceGrown | RecordCall::DetachDevice => RecordReturn::Detached(Ok(())),
+        RecordCall::Served | RecordCall::DeviceGrown | RecordCall::DetachDevice => RecordReturn::Detached(Ok(())),
     }
 }

@@ -60,6 +60,14 @@ const CAMPAIGNS: &[Campaign] = &[
         seeds: 500,
     },
     Campaign {
+        name: "sim-migration",
+        about: "whole volumes that move: standbys, promotions, confirmations and rollbacks at random moments among other faults",
+        package: "tether-sim",
+        target: Some("migration"),
+        filter: "migrations_in_a_long_campaign",
+        seeds: 500,
+    },
+    Campaign {
         name: "server-kill",
         about: "kill -9 of a whole API server while clients write and watch; a seed is a kill",
         package: "tether-apiserver",

@@ -19,6 +19,7 @@ pub mod framing;
 pub mod frontend;
 pub mod host;
 pub mod instance;
+pub mod line;
 pub mod record;
 pub mod replica_server;
 pub mod ring;

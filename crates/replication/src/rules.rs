@@ -145,6 +145,8 @@ rules! {
     promotion_equalises,
     /// Promotion requires that the record still names the standby.
     promotion_named,
+    /// A promotion skips the wait only if the engine that stopped is the one that it took the volume from.
+    source_is_previous,
     /// A fenced engine never sends again what it had sent.
     no_replay,
 }

@@ -15,6 +15,7 @@
 
 pub mod buffer;
 pub mod checksum;
+pub mod crc64;
 pub mod diff;
 pub mod files;
 pub mod host;
@@ -30,5 +31,5 @@ pub mod volume;
 pub use buffer::{AlignedBuf, BLOCK};
 pub use files::Files;
 pub use op::{Fault, FileId, FileOp, OpId, OpKind, OpResult};
-pub use request::{Change, Extent, Output, Reply, Request, RequestError, RequestId, View};
+pub use request::{Change, Extent, ImagePiece, Output, Reply, Request, RequestError, RequestId, View};
 pub use volume::Volume;

@@ -35,6 +35,9 @@ pub enum Request {
     Status { offset: u64, len: u64 },
     /// Digest of the contents of whole blocks; see [`checksum`](crate::checksum).
     Checksum { view: View, offset: u64, len: u64 },
+    /// The next piece of a snapshot's image, as the file has it: what is missing there is zeroes, not what older
+    /// images have. For sums over whole images, piece by piece.
+    ImagePiece { snapshot: String, at: u64 },
     /// Changes the state file; done when durable. Not all changes of a list may survive a crash, but what
     /// survives errs on the safe side: regions are added before others are removed, and all fields of the header
     /// change at once.
@@ -92,6 +95,14 @@ pub enum Reply {
     Status(Vec<Extent>),
     Checksum(crate::checksum::Digest),
     Reclaim(Reclaimed),
+    ImagePiece(ImagePiece),
+}
+
+/// Zeroes, then data; neither: the end of the image.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ImagePiece {
+    pub zeroes: u64,
+    pub data: Bytes,
 }
 
 /// What a step of reclaiming did.

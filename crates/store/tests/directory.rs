@@ -309,3 +309,35 @@ fn space_that_was_allocated_but_never_written_hides_nothing() {
     assert!(live[8192..8192 + 65536].iter().all(|byte| *byte == 0));
     assert!(live[..8192] == expected[..8192] && live[8192 + 65536..] == expected[8192 + 65536..]);
 }
+
+#[test]
+fn the_pieces_of_a_snapshots_image_are_its_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut volume = create(dir.path(), Caching::Direct, 300 * MIB);
+    write(&mut volume, 5 * 4096, &[1; 4096]);
+    write(&mut volume, 200 * MIB - 8192, &vec![2; 3 << 20]);
+    volume.create_snapshot("older", true, "2026-01-01T00:00:00Z", BTreeMap::new()).unwrap();
+    write(&mut volume, 5 * 4096, &[3; 8192]);
+    volume.create_snapshot("newer", true, "2026-01-01T00:00:01Z", BTreeMap::new()).unwrap();
+    for name in ["older", "newer"] {
+        let (mut whole, mut crc) = (Vec::new(), tether_store::crc64::Crc64::default());
+        loop {
+            let request = Request::ImagePiece { snapshot: name.to_owned(), at: whole.len() as u64 };
+            let Ok(Reply::ImagePiece(piece)) = run(&mut volume, request) else { panic!("no piece") };
+            whole.resize(whole.len() + piece.zeroes as usize, 0);
+            whole.extend_from_slice(&piece.data);
+            crc.zeroes(piece.zeroes);
+            crc.update(&piece.data);
+            if piece.data.is_empty() {
+                break;
+            }
+        }
+        let file = std::fs::read(dir.path().join(format!("volume-snap-{name}.img"))).unwrap();
+        assert!(whole == file, "{name}");
+        let mut plain = tether_store::crc64::Crc64::default();
+        plain.update(&file);
+        assert_eq!(crc, plain, "{name}");
+    }
+    let piece = run(&mut volume, Request::ImagePiece { snapshot: "none".to_owned(), at: 0 });
+    assert!(matches!(piece, Err(tether_store::RequestError::NoSnapshot(_))), "{piece:?}");
+}

@@ -61,6 +61,11 @@ fn read_u64(stream: &mut UnixStream) -> io::Result<u64> {
 impl Client {
     /// Connects to the default export.
     pub fn connect(socket: &Path) -> io::Result<Self> {
+        Self::connect_to(socket, "")
+    }
+
+    /// Connects to the export of this name.
+    pub fn connect_to(socket: &Path, export: &str) -> io::Result<Self> {
         let mut stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         let (magic, option_magic) = (read_u64(&mut stream)?, read_u64(&mut stream)?);
@@ -72,8 +77,10 @@ impl Client {
         let mut hello = u32::from(u16::from_be_bytes(flags) & 3).to_be_bytes().to_vec();
         hello.extend(OPTION_MAGIC.to_be_bytes());
         hello.extend(OPT_GO.to_be_bytes());
-        hello.extend(6u32.to_be_bytes());
-        hello.extend([0; 6]);
+        hello.extend((6 + export.len() as u32).to_be_bytes());
+        hello.extend((export.len() as u32).to_be_bytes());
+        hello.extend(export.as_bytes());
+        hello.extend([0; 2]);
         stream.write_all(&hello)?;
         let mut size = 0;
         loop {

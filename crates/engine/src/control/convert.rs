@@ -22,6 +22,7 @@ impl From<engine_server::Info> for proto::EngineInfo {
             suspended: info.suspended.unwrap_or_default(),
             replicas: info.replicas.into_iter().map(Into::into).collect(),
             nbd: info.nbd,
+            line: info.line.unwrap_or_default(),
             scrub: info.scrub.map(|scrub| proto::Scrub {
                 done: scrub.done,
                 total: scrub.total,
@@ -51,6 +52,18 @@ impl From<engine_server::MemberInfo> for proto::EngineReplica {
             connected: member.connected,
             resync,
             last_error: member.last_error.unwrap_or_default(),
+        }
+    }
+}
+
+impl From<tether_store::volume::ImageHash> for proto::SnapshotHash {
+    fn from(hash: tether_store::volume::ImageHash) -> Self {
+        Self {
+            method: hash.method,
+            checksum: hash.checksum,
+            change_time: hash.change_time,
+            last_hashed_at: hash.last_hashed_at,
+            silently_corrupted: hash.silently_corrupted,
         }
     }
 }

@@ -91,6 +91,7 @@ fn engine_settings(request: &proto::StartEngineRequest, manager: &Manager) -> Re
             "" => None,
             text => Some(parse("source", text)?),
         },
+        line: false,
         rules: Rules::default(),
     })
 }
@@ -169,7 +170,7 @@ impl Instances for Service {
         let device = manager.device(&request)?;
         let record = manager.records.open(&request.volume, &request.record).map_err(Status::failed_precondition)?;
         let uid = Uuid::from_u128(settings.holder.0);
-        let options = EngineOptions { settings, record, device };
+        let options = EngineOptions { settings, record, device, line: manager.line(&request.volume) };
         let open = || EngineInstance::open(options).map_err(|error| error.to_string());
         let engine = Arc::new(blocking(open).await?);
         let addresses = match engine.get_async(Command::Listening).await.map_err(asked)? {

@@ -90,6 +90,11 @@ impl Manager {
         Ok(path)
     }
 
+    /// Where the line of a volume's engines on this node is kept.
+    pub(super) fn line(&self, volume: &str) -> Option<PathBuf> {
+        Name::new(volume).ok().map(|name| self.data_dir.join("nbd").join(format!("{}.line", name.as_str())))
+    }
+
     /// The device of an engine, if it is asked for and possible.
     pub(super) fn device(&self, request: &proto::StartEngineRequest) -> Result<Option<(Place, Name)>, Status> {
         if !request.device {

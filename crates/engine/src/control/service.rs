@@ -207,6 +207,17 @@ impl Replica for Service {
         }
     }
 
+    async fn hash_snapshot(&self, request: Request<proto::HashSnapshotRequest>) -> Reply<proto::SnapshotHash> {
+        let proto::HashSnapshotRequest { instance, snapshot, rehash } = request.into_inner();
+        let replica = self.replica(&instance)?;
+        let asked_for = replica_server::HashSnapshot { snapshot, rehash, now: now() };
+        match replica.get_async(replica_server::Command::Hash(asked_for)).await.map_err(asked)? {
+            replica_server::Answer::Hashed(Ok(hash)) => Ok(Response::new(hash.into())),
+            replica_server::Answer::Hashed(Err(why)) => Err(Status::failed_precondition(why)),
+            other => Err(Status::internal(format!("{other:?}"))),
+        }
+    }
+
     async fn close(&self, request: Request<proto::InstanceRequest>) -> Reply<proto::Empty> {
         let replica = self.replica(&request.into_inner().instance)?;
         replica.get_async(replica_server::Command::Stop).await.map_err(asked)?;

@@ -135,7 +135,7 @@ impl EngineServer {
             return;
         }
         if self.birth.record.is_some() {
-            if self.birth.nameless.is_empty() || self.birth.patience_over {
+            if self.birth.patience_over || !self.names_are_missing() {
                 self.start(now);
             }
             return;
@@ -155,6 +155,15 @@ impl EngineServer {
             }
             Err(why) => self.give_up(why, out),
         }
+    }
+
+    /// Somebody has not said who he is, and nobody else has.
+    fn names_are_missing(&self) -> bool {
+        let named = |address: &Address| {
+            let mut replicas = self.settings.replicas.iter();
+            replicas.any(|replica| replica.address == *address && replica.name.is_some())
+        };
+        !self.birth.nameless.iter().all(named)
     }
 
     fn start(&mut self, now: Time) {

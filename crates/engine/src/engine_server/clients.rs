@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use tether_replication::engine::{Event as EngineEvent, IoId, IoResult};
+use tether_replication::engine::{Event as EngineEvent, IoError, IoId, IoResult};
 use tether_replication::ids::Time as EngineTime;
 
 use super::device::DEVICE;
@@ -11,7 +11,7 @@ use super::settings::{Nbd, Settings};
 use super::{EngineServer, Sockets};
 use crate::frontend::block::{ClientId, Completion, Request};
 use crate::frontend::nbd::connection::{Connection, Limits};
-use crate::frontend::nbd::export::Volume;
+use crate::frontend::nbd::export::{Lineage, Volume};
 use crate::frontend::nbd::listen::MAX_CONNECTIONS;
 use crate::host::{Broken, ConnId, Effects, Inbox, ListenerId, Time};
 
@@ -40,6 +40,9 @@ pub(super) struct Clients {
     stirred: Vec<ConnId>,
     submit: Vec<Request>,
     next: u32,
+    /// Connections that wait until it is known in which line this engine stands: what a client that replays asks for
+    /// must not be refused, or granted, too early. None: it is known.
+    held: Option<Vec<(ListenerId, ConnId)>>,
 }
 
 impl Clients {
@@ -60,6 +63,7 @@ impl Clients {
             stirred: Vec::new(),
             submit: Vec::new(),
             next: CONTROL.0 + 1,
+            held: settings.line.then(Vec::new),
         }
     }
 
@@ -78,7 +82,24 @@ impl Clients {
         }
     }
 
+    /// The line is known, or there is none.
+    pub fn line_is(&mut self, name: Option<String>, io: &mut Sockets) {
+        self.volume.lineage = name.map(Lineage);
+        for (listener, conn) in self.held.take().into_iter().flatten() {
+            io.resume(conn);
+            self.accepted(listener, conn, io);
+        }
+    }
+
+    pub fn line(&self) -> Option<&str> {
+        self.volume.lineage.as_ref().map(|Lineage(name)| name.as_str())
+    }
+
     pub fn accepted(&mut self, listener: ListenerId, conn: ConnId, io: &mut Sockets) {
+        if let Some(held) = self.held.as_mut().filter(|held| held.len() < MAX_CONNECTIONS) {
+            held.push((listener, conn));
+            return io.pause(conn);
+        }
         let nbd = self.listeners.get(&listener).and_then(|at| self.nbd.get(*at));
         let Some(nbd) = nbd.filter(|_| self.by_conn.len() < MAX_CONNECTIONS) else {
             tracing::warn!(most = MAX_CONNECTIONS, "an NBD client was turned away");
@@ -96,6 +117,9 @@ impl Clients {
 
     /// True if it was a client.
     pub fn closed(&mut self, conn: ConnId, why: &Broken) -> bool {
+        if let Some(held) = &mut self.held {
+            held.retain(|(_, other)| *other != conn);
+        }
         let Some(client) = self.by_conn.remove(&conn) else { return false };
         tracing::debug!(%why, "an NBD client is gone");
         self.by_id.remove(&client.id);
@@ -115,6 +139,9 @@ impl Clients {
             io.unlisten(*listener);
         }
         self.flush(io);
+        for (_, conn) in self.held.iter_mut().flat_map(std::mem::take) {
+            io.abort(conn);
+        }
         for conn in std::mem::take(&mut self.by_conn).into_keys() {
             io.close(conn);
         }
@@ -192,11 +219,14 @@ impl EngineServer {
         if id == CONTROL {
             return self.control_complete(io, result, out);
         }
-        if id == DEVICE {
-            return self.device_complete(io, result, out);
-        }
         if id == PEERS {
             return self.peer_complete(io, result, out);
+        }
+        if self.moves && result == Err(IoError::Fenced { sent: false }) {
+            return;
+        }
+        if id == DEVICE {
+            return self.device_complete(io, result, out);
         }
         let Some(conn) = self.clients.by_id.get(&id).copied() else { return };
         let Some(client) = self.clients.by_conn.get_mut(&conn) else { return };

@@ -86,6 +86,14 @@ impl EngineServer {
                     self.stop(id, now, out);
                 }
             }
+            Command::Line { name, older_stopped } => {
+                if older_stopped {
+                    self.apply(EngineEvent::OlderStopped, now);
+                }
+                self.clients.line_is(name, &mut out.io);
+                self.watchers.change();
+                out.answer(id, Answer::Done);
+            }
             Command::ServeDevice(device) => self.serve_device(id, device, out),
             Command::DeviceIs(is) => {
                 self.device_is = is.map(Some);
@@ -186,6 +194,7 @@ impl EngineServer {
             | Command::Panic
             | Command::Close
             | Command::ServeDevice(_)
+            | Command::Line { .. }
             | Command::DeviceIs(_)
             | Command::Rollback
             | Command::Source { .. }
@@ -306,6 +315,7 @@ impl EngineServer {
             holder: self.settings.holder.to_string(),
             suspended: self.suspended(now),
             nbd: nbd.map(|(local, nbd)| uri(local, &self.settings.volume, &nbd.security)).collect(),
+            line: self.clients.line().map(str::to_owned),
             peer: peer.map(ToString::to_string),
             clients: self.clients.len(),
             scrub: self.notices.scrub,

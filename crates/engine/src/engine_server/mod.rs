@@ -69,6 +69,10 @@ pub struct EngineServer {
     peers: Peers,
     source: Source,
     rollback: Rollback,
+    /// A standby was reading through this engine when it was fenced: the volume moves, and nobody has decided yet where
+    /// it stays. What clients ask, and what was in nobody's hands, is not answered until the engine is stopped: the
+    /// client of a volume that moves waits, and does not see its disk fail.
+    moves: bool,
     /// The engine's one timer.
     timer: Option<TimerId>,
     farewell: Option<TimerId>,
@@ -97,6 +101,7 @@ impl EngineServer {
             peers: Peers::default(),
             source,
             rollback: Rollback::default(),
+            moves: false,
             timer: None,
             farewell: None,
         }
@@ -247,10 +252,14 @@ impl EngineServer {
         self.control.phase_changed(phase, out);
         self.find_source(out);
         self.leave_source(phase, &mut out.io);
+        self.moves |= phase == Phase::Fenced && self.peers.has_standby();
         if let (Phase::Serving, Some(engine)) = (phase, &self.engine) {
             // The replicas know better than whoever started the engine.
             let size = engine.size();
             self.resized(size, out);
+            if self.settings.line {
+                out.call(RecordCall::Served);
+            }
         }
         if phase == Phase::Stopped {
             self.clients.stop(&mut out.io);

@@ -113,6 +113,9 @@ fn words(notice: &Notice) -> String {
             list(doubtful),
             list(silent)
         ),
+        Notice::Equalised { bytes, copied } => {
+            format!("replicas are equal where the last engine was writing: {copied} of {bytes} bytes had to be copied")
+        }
         Notice::RecordRewound(rewound) => rewound.to_string(),
         Notice::Leaving { member, why } => format!("replica {member} leaves: {}", leaving(*why)),
         Notice::Shrunk { member, generation } => {

@@ -61,6 +61,11 @@ impl Peers {
         self.by_conn.contains_key(&conn)
     }
 
+    /// Somebody reads through this engine.
+    pub fn has_standby(&self) -> bool {
+        self.by_conn.values().any(|peer| matches!(peer, Peer::Standby(_)))
+    }
+
     /// True if it was one; what it asked is answered into the void.
     pub fn closed(&mut self, conn: ConnId, io: &mut Io) -> bool {
         let Some(peer) = self.by_conn.remove(&conn) else { return false };

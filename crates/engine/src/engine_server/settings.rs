@@ -46,6 +46,8 @@ pub struct Settings {
     pub standby: bool,
     /// Of a standby: where the engine that holds the volume lets standbys read.
     pub source: Option<Address>,
+    /// [`Command::Line`] will come: clients wait for it, so that those who replay are told the truth.
+    pub line: bool,
     /// All of them, but in a simulation of what each is for.
     pub rules: Rules,
 }
@@ -107,6 +109,11 @@ pub enum Command {
     AcceptLoss {
         name: String,
     },
+    /// How this engine stands in the line of engines at its place; see [`crate::line`].
+    Line {
+        name: Option<String>,
+        older_stopped: bool,
+    },
     /// Serve this kernel device.
     ServeDevice(super::DeviceFd),
     /// The kernel device is at this path; or why there is none.
@@ -150,6 +157,8 @@ pub struct Info {
     pub suspended: Option<String>,
     pub replicas: Vec<MemberInfo>,
     pub nbd: Vec<String>,
+    /// For NBD clients that replay after a reconnect: the export `VOLUME@LINE` is there while the line is unbroken.
+    pub line: Option<String>,
     /// Where standbys read through it.
     pub peer: Option<String>,
     pub clients: usize,

@@ -190,7 +190,8 @@ impl EngineServer {
     fn source_replied(&mut self, Reply { id, body, .. }: Reply, now: Time) {
         if id == STAND_DOWN {
             if body == ReplyBody::Done {
-                self.apply(EngineEvent::SourceStopped, now);
+                let source = self.source.wanted;
+                self.apply(EngineEvent::SourceStopped { source }, now);
             }
             return;
         }

@@ -12,7 +12,6 @@ use crate::device::fuse::abi;
 use crate::device::link::{Link, Shape, TakeError, Taken};
 use crate::device::place::{DEVICES, Name, Place, RUN};
 use crate::engine_server::{Command, DEVICE_BLOCK_BYTES, DeviceFd, EngineServer};
-use crate::record::Witness;
 use crate::ring::Remote;
 
 /// Where devices are unless told otherwise.
@@ -77,8 +76,8 @@ impl DeviceWitness {
     }
 }
 
-impl Witness for DeviceWitness {
-    fn before_start(&mut self, current: &Record) -> Result<(), String> {
+impl DeviceWitness {
+    pub fn before_start(&mut self, current: &Record) -> Result<(), String> {
         if self.orders.is_some() {
             return Ok(());
         }
@@ -90,7 +89,7 @@ impl Witness for DeviceWitness {
         Ok(())
     }
 
-    fn after_start(&mut self, record: &Record) {
+    pub fn after_start(&mut self, record: &Record) {
         match self.link.take() {
             Some(link) => self.take(link, record.previous),
             // A standby had it: what was read through the source may be old by now.
@@ -98,7 +97,7 @@ impl Witness for DeviceWitness {
         }
     }
 
-    fn stood_by(&mut self, record: &Record) {
+    pub fn stood_by(&mut self, record: &Record) {
         if self.orders.is_some() {
             return;
         }
@@ -108,11 +107,11 @@ impl Witness for DeviceWitness {
         }
     }
 
-    fn device_grown(&mut self) {
+    pub fn device_grown(&mut self) {
         self.order(Order::Grown);
     }
 
-    fn detach_device(&mut self, answer: Detached) {
+    pub fn detach_device(&mut self, answer: Detached) {
         match &self.orders {
             Some(orders) => {
                 if let Err(mpsc::SendError(Order::Detach(answer))) = orders.send(Order::Detach(answer)) {

@@ -4,6 +4,7 @@ mod device;
 mod engine;
 mod replica;
 mod thread;
+mod witness;
 
 pub use device::default_place;
 pub use engine::{EngineInstance, EngineOptions, StartEngineError};

@@ -17,6 +17,8 @@ pub enum RecordCall {
     /// Make it, unless there is one.
     Create(Record),
     Change(Change),
+    /// The engine serves. Nothing comes back.
+    Served,
     /// The volume has grown: the kernel's device learns it. Nothing comes back.
     DeviceGrown,
     /// The kernel's device is to go.
@@ -37,34 +39,19 @@ pub enum RecordReturn {
 
 /// What is done around the start of an engine, on the keeper's thread.
 pub trait Witness: Send {
+    /// The thread has begun; nothing was asked yet.
+    fn begin(&mut self);
     /// An engine is about to take the volume from whoever holds `current`; the record is locked.
     fn before_start(&mut self, current: &Record) -> Result<(), String>;
     /// It has: `record` says so.
     fn after_start(&mut self, record: &Record);
     /// The engine is named as standby: `record` says so.
     fn stood_by(&mut self, record: &Record);
+    /// The engine serves: whoever held the volume before is out.
+    fn served(&mut self);
     fn device_grown(&mut self);
     /// Answers by itself, since it may take long.
     fn detach_device(&mut self, answer: Box<dyn FnOnce(Result<(), String>) + Send>);
-}
-
-/// Nothing is done.
-pub struct NoWitness;
-
-impl Witness for NoWitness {
-    fn before_start(&mut self, _: &Record) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn after_start(&mut self, _: &Record) {}
-
-    fn stood_by(&mut self, _: &Record) {}
-
-    fn device_grown(&mut self) {}
-
-    fn detach_device(&mut self, answer: Box<dyn FnOnce(Result<(), String>) + Send>) {
-        answer(Ok(()));
-    }
 }
 
 /// The sending side of the thread. The thread ends when this is dropped and what it works on is done.
@@ -82,8 +69,10 @@ impl Keeper {
     ) -> std::io::Result<Self> {
         let (sender, receiver) = channel();
         thread::Builder::new().name("record".to_owned()).spawn(move || {
+            witness.begin();
             for (id, call) in receiver {
                 match call {
+                    RecordCall::Served => witness.served(),
                     RecordCall::DeviceGrown => witness.device_grown(),
                     RecordCall::DetachDevice => {
                         let answer = answer.clone();
@@ -110,13 +99,22 @@ fn run(store: &dyn RecordStore, witness: &mut impl Witness, call: RecordCall) ->
             let starts = matches!(change, Change::Start { .. } | Change::Promote { .. });
             let mut before = |current: &Record| if starts { witness.before_start(current) } else { Ok(()) };
             let outcome = store.change(&change, &mut before);
-            match &outcome {
-                CasOutcome::Applied(record) if starts => witness.after_start(record),
-                CasOutcome::Applied(record) if matches!(change, Change::SetStandby { .. }) => witness.stood_by(record),
-                _ => {}
-            }
+            witnessed(&change, &outcome, witness);
             RecordReturn::Changed(outcome)
         }
-        RecordCall::DeviceGrown | RecordCall::DetachDevice => RecordReturn::Detached(Ok(())),
+        RecordCall::Served | RecordCall::DeviceGrown | RecordCall::DetachDevice => RecordReturn::Detached(Ok(())),
+    }
+}
+
+/// Tells the witness what the record says now. A change that is refused because it had been made already, by an attempt
+/// whose answer was lost, has been made.
+fn witnessed(change: &Change, outcome: &CasOutcome, witness: &mut impl Witness) {
+    let (CasOutcome::Applied(record) | CasOutcome::Refused { current: record, .. }) = outcome else { return };
+    match change {
+        Change::Start { holder } | Change::Promote { standby: holder } if record.holder == *holder => {
+            witness.after_start(record);
+        }
+        Change::SetStandby { standby, .. } if record.standby == Some(*standby) => witness.stood_by(record),
+        _ => {}
     }
 }

@@ -13,7 +13,7 @@ use tether_replication::engine::CasOutcome;
 use tether_replication::record::{Change, Record};
 
 pub use file::{RecordFile, RecordFileError};
-pub use keeper::{Keeper, NoWitness, RecordCall, RecordReturn, Witness};
+pub use keeper::{Keeper, RecordCall, RecordReturn, Witness};
 
 /// Looks at the record that is about to be replaced; an error keeps it as it is.
 pub type Before<'a> = &'a mut dyn FnMut(&Record) -> Result<(), String>;

@@ -1,7 +1,7 @@
 //! The store under the protocol: operations of `replication` as requests of `store`, and answers back.
 //!
 //! Work on metadata (snapshots, size, chains) needs a store with nothing under way. The protocol sees to that for
-//! engines' requests; what the store does on its own account, giving back the space of removed snapshots, steps
+//! engines' requests; what the store does on its own account (giving back the space of removed snapshots, sums) steps
 //! aside: no new step begins while something waits to be alone.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -18,6 +18,7 @@ use tether_store::volume::{Chain, SnapshotError};
 use tether_store::{Change, FileId, Files, Output, Reply, Request, RequestError, View, Volume};
 use uuid::Uuid;
 
+use super::hashing::{HASH_ID, Hashing};
 use super::{Info, member_or, persist};
 use crate::host::Io;
 
@@ -65,15 +66,16 @@ impl SnapshotArgs {
 
 /// An open directory and what is asked of it.
 pub(super) struct Store<F: Files + Located> {
-    volume: Volume<F>,
+    pub(super) volume: Volume<F>,
     chain: Chain,
-    out: Output,
+    pub(super) out: Output,
     answered: Vec<(OpId, Result<StoreAnswer, Failure>)>,
     /// Operations that need to be alone.
     alone: VecDeque<(OpId, StoreOp)>,
     reclaiming: bool,
     /// There may be something to reclaim.
     reclaim_wanted: bool,
+    pub(super) hashing: Hashing,
 }
 
 impl<F: Files + Located> Store<F> {
@@ -87,6 +89,7 @@ impl<F: Files + Located> Store<F> {
             alone: VecDeque::new(),
             reclaiming: false,
             reclaim_wanted: true,
+            hashing: Hashing::default(),
         }
     }
 
@@ -201,22 +204,28 @@ impl<F: Files + Located> Store<F> {
 
     /// Answers since the last time.
     pub fn answered(&mut self) -> Vec<(OpId, Result<StoreAnswer, Failure>)> {
-        for (id, result) in std::mem::take(&mut self.out.done) {
-            match id {
-                RECLAIM_ID => self.reclaimed(&result),
-                VOLUME_ID => {
-                    if let Err(error) = result {
-                        tracing::error!(%error, "cannot note which volume this replica belongs to");
+        loop {
+            for (id, result) in std::mem::take(&mut self.out.done) {
+                match id {
+                    RECLAIM_ID => self.reclaimed(&result),
+                    HASH_ID => self.piece_read(result),
+                    VOLUME_ID => {
+                        if let Err(error) = result {
+                            tracing::error!(%error, "cannot note which volume this replica belongs to");
+                        }
                     }
+                    id => self.answered.push((OpId(id), answer(result))),
                 }
-                id => self.answered.push((OpId(id), answer(result))),
+            }
+            self.go_on();
+            // What needed no file operation is answered already, and nothing else would make us look.
+            if self.out.done.is_empty() {
+                return std::mem::take(&mut self.answered);
             }
         }
-        self.go_on();
-        std::mem::take(&mut self.answered)
     }
 
-    /// Does what needs to be alone, if it is; otherwise reclaims.
+    /// Does what needs to be alone, if it is; otherwise reclaims and computes sums.
     fn go_on(&mut self) {
         while self.volume.is_idle()
             && let Some((op, request)) = self.alone.pop_front()
@@ -224,10 +233,14 @@ impl<F: Files + Located> Store<F> {
             let result = self.run_alone(request);
             self.answered.push((op, result));
         }
-        if self.alone.is_empty() && self.reclaim_wanted && !self.reclaiming {
+        if !self.alone.is_empty() {
+            return;
+        }
+        if self.reclaim_wanted && !self.reclaiming {
             self.reclaiming = true;
             self.volume.submit(RECLAIM_ID, Request::Reclaim { budget: RECLAIM_STEP_BYTES }, &mut self.out);
         }
+        self.hash_on();
     }
 
     fn reclaimed(&mut self, result: &Result<Reply, RequestError>) {
@@ -321,7 +334,7 @@ impl<F: Files + Located> Store<F> {
 fn answer(result: Result<Reply, RequestError>) -> Result<StoreAnswer, Failure> {
     match result {
         Ok(Reply::Read(data)) => Ok(StoreAnswer::Data(data)),
-        Ok(Reply::Done | Reply::Reclaim(_)) => Ok(StoreAnswer::Done),
+        Ok(Reply::Done | Reply::Reclaim(_) | Reply::ImagePiece(_)) => Ok(StoreAnswer::Done),
         Ok(Reply::Status(extents)) => Ok(StoreAnswer::Extents(extents.iter().map(extent).collect())),
         Ok(Reply::Checksum(digest)) => {
             let first = digest.first_chunk().expect("a digest has more than sixteen bytes");

@@ -8,6 +8,7 @@
 //! sees requests, and neither knows of sockets or descriptors.
 
 mod glue;
+mod hashing;
 mod persist;
 
 use std::collections::{BTreeMap, HashMap};
@@ -27,6 +28,7 @@ use crate::host::{
 };
 use glue::Store;
 pub use glue::{Located, SnapshotArgs};
+pub use hashing::{HashSnapshot, Hashed};
 
 /// Connections that have not proved themselves; more are closed at once. An engine has one at a time.
 const MAX_STRANGERS: usize = 32;
@@ -47,6 +49,8 @@ pub enum Command {
     /// Where it listens; answered when it does.
     Listening,
     Info,
+    /// The sum of a snapshot's image, noted beside it as Longhorn does.
+    Hash(HashSnapshot),
     /// Ends in order: what is under way is finished, the directory closed.
     Stop,
 }
@@ -56,6 +60,7 @@ pub enum Command {
 pub enum Answer {
     Listening(Result<Vec<Address>, String>),
     Info(Info),
+    Hashed(Hashed),
     Stopping,
 }
 
@@ -322,8 +327,16 @@ impl<F: Files + Located> Machine for ReplicaServer<F> {
                     self.answer_listening(out);
                 }
                 Command::Info => out.answer(id, Answer::Info(self.info())),
+                Command::Hash(_) if self.replica.is_none() => {
+                    out.answer(id, Answer::Hashed(Err("no engine has used this replica yet".to_owned())));
+                }
+                Command::Hash(asked) => {
+                    self.store.hash(id, asked);
+                    self.settle(&mut out.io);
+                }
                 Command::Stop => {
                     self.stopping = true;
+                    self.store.stop_hashing();
                     let conns: Vec<_> = self.peers.keys().copied().collect();
                     for conn in conns {
                         self.drop_peer(conn, &mut out.io);
@@ -332,6 +345,9 @@ impl<F: Files + Located> Machine for ReplicaServer<F> {
                 }
             },
             Event::Returned { value, .. } => match value {},
+        }
+        for (id, hashed) in self.store.hashed() {
+            out.answer(id, Answer::Hashed(hashed));
         }
         self.check_stopped(out);
     }

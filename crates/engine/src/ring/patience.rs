@@ -2,56 +2,39 @@
 //!
 //! To sleep and be woken costs more than most of what happens between two completions of a volume that is used one
 //! request at a time; on a virtual machine, where waking a processor is an exit to the hypervisor, it is most of a write's
-//! latency. So a loop whose last sleeps were short looks again for a moment, yielding the processor to whoever wants it.
-//!
-//! It does not where that gains nothing: after a long sleep (an idle volume uses no processor time), and under so much load
-//! that there is always something to do and a short sleep makes for larger batches.
+//! latency. So a loop whose last waits were short looks again for a while, yielding the processor to whoever wants it. How
+//! long is learned as hypervisors learn how long to poll before they halt: it grows while waits end soon after it, and is
+//! given up after one that was long. An idle volume uses no processor time.
 
 use std::time::Duration;
 
 use crate::host::Time;
 
-/// How long a loop looks before it sleeps: about what waking it up would take.
-const LOOK: Duration = Duration::from_micros(60);
-/// A sleep shorter than this says that the next completion will not be long.
-const SHORT_SLEEP_US: u64 = 400;
-/// Load is measured over so long.
-const WINDOW_US: u64 = 5000;
-/// With more completions than this in a window there is always something to do.
-const MANY: u32 = 250;
+/// The first look, and the longest: what a write waits for its disk, several times over. A wait that is longer than the
+/// longest look ends looking.
+const FIRST_LOOK_US: u64 = 25;
+const LONGEST_LOOK_US: u64 = 200;
 
-/// What is known of the last moments.
-#[derive(Debug)]
+/// What is known of the last waits.
+#[derive(Debug, Default)]
 pub(super) struct Patience {
-    /// The last sleep was short.
-    lively: bool,
-    window: Time,
-    completions: u32,
-    /// The last full window had many completions.
-    loaded: bool,
+    look_us: u64,
 }
 
 impl Patience {
-    pub fn new(now: Time) -> Self {
-        Self { lively: false, window: now, completions: 0, loaded: false }
-    }
-
     /// How long to look before sleeping; zero: not at all.
     pub fn look(&self) -> Duration {
-        if self.lively && !self.loaded { LOOK } else { Duration::ZERO }
+        Duration::from_micros(self.look_us)
     }
 
-    /// The loop slept, or looked, from one moment to the other and got so many completions.
-    pub fn turned(&mut self, from: Time, until: Time, completions: usize) {
+    /// The loop looked and slept from one moment to the other.
+    pub fn waited(&mut self, from: Time, until: Time) {
         let spent = until.0.saturating_sub(from.0);
-        self.lively = spent < SHORT_SLEEP_US;
-        let elapsed = until.0.saturating_sub(self.window.0);
-        if elapsed >= WINDOW_US {
-            self.loaded = u64::from(self.completions) * WINDOW_US > u64::from(MANY) * elapsed;
-            self.window = until;
-            self.completions = 0;
+        if spent > LONGEST_LOOK_US {
+            self.look_us = 0;
+        } else if spent > self.look_us {
+            self.look_us = (self.look_us * 2).clamp(FIRST_LOOK_US, LONGEST_LOOK_US);
         }
-        self.completions = self.completions.saturating_add(completions as u32);
     }
 }
 
@@ -59,24 +42,22 @@ impl Patience {
 mod tests {
     use super::*;
 
-    /// Turns with a completion every `gap_us`, for `total_us`; whether the loop would look in the end.
-    fn after(patience: &mut Patience, now: &mut u64, gap_us: u64, total_us: u64) -> bool {
-        for _ in 0..total_us / gap_us {
-            let from = Time(*now);
-            *now += gap_us;
-            patience.turned(from, Time(*now), 1);
+    /// Some waits of one length; how long the loop would look in the end.
+    fn after(patience: &mut Patience, wait_us: u64, count: u32) -> u64 {
+        for _ in 0..count {
+            patience.waited(Time(1000), Time(1000 + wait_us));
         }
-        patience.look() > Duration::ZERO
+        patience.look().as_micros() as u64
     }
 
     #[test]
-    fn a_loop_looks_while_completions_come_quickly_but_not_too_quickly() {
-        let (mut patience, mut now) = (Patience::new(Time(0)), 0);
+    fn a_loop_looks_while_completions_come_quickly() {
+        let mut patience = Patience::default();
         assert_eq!(patience.look(), Duration::ZERO, "a new loop is idle");
-        assert!(!after(&mut patience, &mut now, 2000, 20_000), "an idle volume");
-        assert!(after(&mut patience, &mut now, 100, 20_000), "one request at a time");
-        assert!(!after(&mut patience, &mut now, 5, 20_000), "many at a time");
-        assert!(after(&mut patience, &mut now, 100, 20_000), "one at a time again");
-        assert!(!after(&mut patience, &mut now, 5000, 5000), "one long sleep ends it");
+        assert_eq!(after(&mut patience, 2000, 10), 0, "an idle volume");
+        assert!(after(&mut patience, 100, 10) >= 100, "one request at a time: no sleep in between");
+        assert!(after(&mut patience, 5, 10) >= 100, "many at a time");
+        assert_eq!(after(&mut patience, 5000, 1), 0, "one long sleep ends it");
+        assert_eq!(after(&mut patience, 20, 1), FIRST_LOOK_US, "and it is learned anew");
     }
 }

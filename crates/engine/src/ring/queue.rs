@@ -112,7 +112,7 @@ impl Queue {
             let source = io::Error::new(io::ErrorKind::Unsupported, "EXT_ARG or NODROP is missing");
             return Err(RingError::Unsupported { source });
         }
-        Ok(Self { ring, waiting: VecDeque::new(), in_flight: 0, patience: Patience::new(clock::now()) })
+        Ok(Self { ring, waiting: VecDeque::new(), in_flight: 0, patience: Patience::default() })
     }
 
     /// The cheapest mode first: completions run on this thread only and only when it waits. Kernels before
@@ -120,6 +120,8 @@ impl Queue {
     fn setup() -> Result<IoUring, RingError> {
         let mut builder = IoUring::builder();
         builder.setup_cqsize(COMPLETION_ENTRIES).setup_clamp().setup_submit_all().setup_coop_taskrun();
+        // The kernel says in shared memory that completions wait to be taken: a look needs no system call.
+        builder.setup_taskrun_flag();
         let plain = builder.clone();
         let ring = match builder.setup_single_issuer().setup_defer_taskrun().build(SUBMISSION_ENTRIES) {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
@@ -159,8 +161,7 @@ impl Queue {
         }
         let from = clock::now();
         self.wait(timeout)?;
-        let found = self.ring.completion().len();
-        self.patience.turned(from, clock::now(), found);
+        self.patience.waited(from, clock::now());
         Ok(())
     }
 
@@ -185,12 +186,9 @@ impl Queue {
     /// Submits, then looks for completions for a while; true if there are any.
     fn look(&mut self, long: Duration) -> Result<bool, RingError> {
         let end = Instant::now() + long;
+        let queued = self.ring.submission().len() as u32;
+        self.take_in(queued)?;
         loop {
-            let queued = self.ring.submission().len() as u32;
-            // SAFETY: no signal mask is passed. The flag makes the kernel run what completions wait for.
-            #[allow(unsafe_code)]
-            let entered = unsafe { self.ring.submitter().enter::<libc::sigset_t>(queued, 0, GET_EVENTS, None) };
-            ignore_transient(entered)?;
             if !self.ring.completion().is_empty() {
                 return Ok(true);
             }
@@ -198,7 +196,18 @@ impl Queue {
                 return Ok(false);
             }
             std::thread::yield_now();
+            if self.ring.submission().taskrun() {
+                self.take_in(0)?;
+            }
         }
+    }
+
+    /// Submits `queued` entries and has the kernel do what completions wait for, without waiting itself.
+    fn take_in(&mut self, queued: u32) -> Result<(), RingError> {
+        // SAFETY: no signal mask is passed.
+        #[allow(unsafe_code)]
+        let entered = unsafe { self.ring.submitter().enter::<libc::sigset_t>(queued, 0, GET_EVENTS, None) };
+        ignore_transient(entered)
     }
 
     fn fill(&mut self) {

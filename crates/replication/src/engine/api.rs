@@ -171,8 +171,11 @@ pub enum Event {
     SourceGone,
     /// The source can be asked (again): what waits is passed on.
     SourceThere,
-    /// The source said that it has stopped.
-    SourceStopped,
+    /// This engine was told to stop, and said that it has served and stopped. Only if it was the direct predecessor does
+    /// that say anything about everybody before it.
+    SourceStopped { source: Holder },
+    /// Every engine that ever held the volume before this one is known to be stopped.
+    OlderStopped,
     /// The engine's own standby was promoted and says so: what it may no longer do, it stops doing at once.
     Superseded { by: Holder, epoch: Epoch },
     /// The moment of [`Effect::SetTimer`] has come.
@@ -266,6 +269,8 @@ pub enum Notice {
     Serving { epoch: Epoch, in_sync: Vec<MemberId> },
     /// A start waits: members that answered are doubtful, and others did not answer.
     WaitingForMembers { doubtful: Vec<MemberId>, silent: Vec<MemberId> },
+    /// What an earlier engine had in hand is equal on all members: bytes looked at, and bytes that had to be copied.
+    Equalised { bytes: u64, copied: u64 },
     /// The record was set back.
     RecordRewound(RecordRewound),
     /// A member is being removed.

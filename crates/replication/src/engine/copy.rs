@@ -3,12 +3,16 @@
 use super::locks::{Owner, Use};
 use super::members::Token;
 use super::{Cx, Engine, Leaving, Notice, Phase};
-use crate::ids::{Slot, Slots, Time};
+use crate::ids::{MAX_MEMBERS, Slot, Slots, Time};
 use crate::region::{Geometry, Region, RegionSet};
 use crate::wire::{Layer, ReplyBody, RequestBody};
 
 /// Claims of pieces are numbered apart from those of requests.
 pub(super) const PIECE_OWNER: Owner = 1 << 31;
+
+/// Members are compared before they are made equal if more than this may differ, in bytes: after a crash nearly all of what
+/// the logs name is equal, and reading is cheaper than writing it anew. Less is copied at once, without asking.
+const COMPARE_BYTES: u64 = 1 << 20;
 
 /// A copy of some regions of a layer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -46,15 +50,24 @@ struct Piece {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Step {
     Claiming,
-    Summing { source: Option<u128>, target: Option<u128> },
-    Reading,
-    Writing { left: Slots },
+    Summing {
+        sums: [Option<u128>; MAX_MEMBERS],
+    },
+    /// For these.
+    Reading {
+        to: Slots,
+    },
+    Writing {
+        left: Slots,
+    },
 }
 
 impl CopyJob {
     /// Members are made equal before anything is served.
     pub(super) fn equalise(from: Slot, to: Slots, todo: RegionSet, geometry: Geometry) -> Self {
-        Self::new(from, to, Engine::START_LAYER, todo, geometry, false, false)
+        let mut job = Self::new(from, to, Engine::START_LAYER, todo, geometry, false, false);
+        job.compare = job.total > COMPARE_BYTES;
+        job
     }
 
     /// A replica is brought in while the volume is used.
@@ -162,12 +175,12 @@ impl Engine {
         let Some(piece) = job.pieces.get_mut(at as usize).and_then(Option::as_mut) else { return };
         let (offset, len) = (piece.offset, piece.len);
         if compare {
-            piece.step = Step::Summing { source: None, target: None };
-            self.send(from, RequestBody::Checksum { layer, offset, len }, Token::Copy(number, at), cx);
-            let target = to.first().expect("a copy must have a target");
-            self.send(target, RequestBody::Checksum { layer, offset, len }, Token::Copy(number, at), cx);
+            piece.step = Step::Summing { sums: [None; MAX_MEMBERS] };
+            for slot in to.with(Slots::one(from)).iter() {
+                self.send(slot, RequestBody::Checksum { layer, offset, len }, Token::Copy(number, at), cx);
+            }
         } else {
-            piece.step = Step::Reading;
+            piece.step = Step::Reading { to };
             self.send(from, RequestBody::CopyRead { layer, offset, len }, Token::Copy(number, at), cx);
         }
     }
@@ -178,19 +191,22 @@ impl Engine {
         let Some(piece) = job.pieces.get_mut(at as usize).and_then(Option::as_mut) else { return };
         let (offset, len) = (piece.offset, piece.len);
         match (piece.step, body) {
-            (Step::Summing { source, target }, ReplyBody::Sum(sum)) => {
-                let source = if slot == from { Some(sum) } else { source };
-                let target = if slot == from { target } else { Some(sum) };
-                if source.is_none() || target.is_none() {
-                    piece.step = Step::Summing { source, target };
-                } else if source == target {
+            (Step::Summing { mut sums }, ReplyBody::Sum(sum)) => {
+                sums[usize::from(slot.0)] = Some(sum);
+                let sum_of = |slot: Slot| sums[usize::from(slot.0)];
+                if to.with(Slots::one(from)).iter().any(|slot| sum_of(slot).is_none()) {
+                    piece.step = Step::Summing { sums };
+                    return;
+                }
+                let different: Slots = to.iter().filter(|slot| sum_of(*slot) != sum_of(from)).collect();
+                if different.is_empty() {
                     self.piece_done(at, 0, cx);
                 } else {
-                    piece.step = Step::Reading;
+                    piece.step = Step::Reading { to: different };
                     self.send(from, RequestBody::CopyRead { layer, offset, len }, Token::Copy(number, at), cx);
                 }
             }
-            (Step::Reading, ReplyBody::Data(data)) if data.len() == len as usize => {
+            (Step::Reading { to }, ReplyBody::Data(data)) if data.len() == len as usize => {
                 piece.step = Step::Writing { left: to };
                 for target in to.iter() {
                     let data = data.clone();

@@ -194,7 +194,8 @@ impl Engine {
             Event::SourceGone => self.source_gone(),
             Event::SourceThere => self.source_there(cx),
             Event::Superseded { by, epoch } => self.superseded(by, epoch, cx),
-            Event::SourceStopped => self.start.older_stopped = true,
+            Event::SourceStopped { source } => self.source_stopped(source),
+            Event::OlderStopped => self.start.older_stopped = true,
             Event::Scrub { bytes_per_second } => self.scrub(bytes_per_second, cx),
             Event::ResyncLimit { bytes_per_second } => self.config.limits.resync_bytes_per_second = bytes_per_second,
             Event::AcceptLoss { member } => {

@@ -57,6 +57,13 @@ impl Engine {
         }
     }
 
+    /// An engine that served had waited for everybody before it. But whoever took the volume from it may live.
+    pub(super) fn source_stopped(&mut self, source: Holder) {
+        if source == self.record.previous || !self.config.rules.source_is_previous() {
+            self.start.older_stopped = true;
+        }
+    }
+
     /// A successor says that it has taken the volume. Whoever can say so holds the volume's key and read the epoch from
     /// the record; believing it costs no more than being killed.
     pub(super) fn superseded(&mut self, by: Holder, epoch: Epoch, cx: &mut Cx<'_>) {

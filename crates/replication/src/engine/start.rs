@@ -143,7 +143,9 @@ impl Engine {
     pub(super) fn drive_equalising(&mut self, cx: &mut Cx<'_>) {
         self.pump_copy(cx);
         if self.phase == Phase::Equalising && self.copy.as_ref().is_none_or(CopyJob::is_done) {
-            self.copy = None;
+            if let Some(job) = self.copy.take() {
+                cx.notice(Notice::Equalised { bytes: job.total, copied: job.copied });
+            }
             self.flush_at_start(cx);
         }
     }

@@ -45,6 +45,8 @@ pub(super) enum Action {
     Tick,
     StandBy(u8),
     Promote(u8),
+    /// A promoted engine's message reaches the engine that it read through, and the answer comes back.
+    StandDown(u8, u8),
     RollBack(u8),
     StandbyRead(u8, u8),
 }
@@ -131,6 +133,13 @@ impl World {
         }
         if self.budget.impatience > 0 && engine.is_waiting_for_members(self.now) {
             actions.push(Action::Impatient(at));
+        }
+        if host.tells {
+            let there = |other: &u8| {
+                let host = &self.hosts[usize::from(*other)];
+                *other != at && (host.engine.is_some() || host.ended.is_some())
+            };
+            actions.extend((0..self.hosts.len() as u8).filter(there).map(|source| Action::StandDown(at, source)));
         }
         self.replica_facing_actions(scope, at, actions);
         match engine.phase() {
@@ -310,6 +319,7 @@ impl World {
                 self.tell(scope, at, engine::Event::StandBy { at: generation });
             }
             Action::Promote(at) => self.tell(scope, at, engine::Event::Promote),
+            Action::StandDown(at, source) => self.stand_down(scope, at, source),
             Action::RollBack(at) => {
                 self.rolled_back = true;
                 let Some(standby) = self.hosts[usize::from(at)].engine.as_ref().map(engine::Engine::holder) else {
@@ -388,11 +398,26 @@ impl World {
         }
     }
 
+    /// The source is told to stop, and says whether it has served and is stopped.
+    fn stand_down(&mut self, scope: &Scope, at: u8, source: u8) {
+        self.hosts[usize::from(at)].tells = false;
+        let Some((by, epoch)) =
+            self.hosts[usize::from(at)].engine.as_ref().map(|engine| (engine.holder(), engine.epoch()))
+        else {
+            return;
+        };
+        self.tell(scope, source, engine::Event::Superseded { by, epoch });
+        if let Some(source) = self.hosts[usize::from(source)].ended {
+            self.tell(scope, at, engine::Event::SourceStopped { source });
+        }
+    }
+
     /// The process of an engine is gone; what it had sent may still arrive.
     pub(super) fn kill(&mut self, at: u8) {
         let host = &mut self.hosts[usize::from(at)];
         (host.engine, host.cas, host.flush, host.reading) = (None, None, None, None);
         host.reading_across_loss = false;
+        (host.tells, host.ended) = (false, None);
         host.dials.clear();
         for link in self.links.iter_mut().filter(|link| link.engine == at) {
             link.alive = false;

@@ -40,6 +40,10 @@ pub(super) struct Host {
     /// Power was lost since it was sent: it may tell of what is gone by now.
     pub(super) reading_across_loss: bool,
     pub(super) starts: u8,
+    /// A message to the source, that it should stop, is on its way.
+    pub(super) tells: bool,
+    /// An engine that served ended here and can still say so.
+    pub(super) ended: Option<Holder>,
 }
 
 /// A connection, or what is left of one.
@@ -176,6 +180,8 @@ impl World {
             reading: None,
             reading_across_loss: false,
             starts: 0,
+            tells: false,
+            ended: None,
         };
         Self {
             record: Record::new((0..scope.replicas).map(member)),
@@ -204,6 +210,7 @@ impl World {
         let looks_back = !scope.rules.set_of_the_start() || !scope.rules.holder();
         host.seen = looks_back.then(|| self.record.clone());
         (host.cas, host.flush, host.reading) = (None, None, None);
+        (host.tells, host.ended) = (false, None);
         host.dials.clear();
         let config = engine::Config {
             holder: Self::holder(scope, at, host.starts),
@@ -261,16 +268,15 @@ impl World {
                 }
                 engine::Effect::Cas { id, change } => self.hosts[usize::from(at)].cas = Some((id, change)),
                 engine::Effect::Complete { io, result } => self.completed(scope, at, io, result),
-                engine::Effect::SetTimer { .. }
-                | engine::Effect::Notice(_)
-                | engine::Effect::AskSource { .. }
-                | engine::Effect::StopSource => {}
+                engine::Effect::SetTimer { .. } | engine::Effect::Notice(_) | engine::Effect::AskSource { .. } => {}
+                engine::Effect::StopSource => self.hosts[usize::from(at)].tells = true,
             }
         }
-        let host = &self.hosts[usize::from(at)];
-        let ended = |phase| matches!(phase, Phase::Fenced | Phase::Failed | Phase::Stopped);
-        if host.engine.as_ref().is_some_and(|engine| ended(engine.phase())) {
+        let ended = |engine: &&Engine| matches!(engine.phase(), Phase::Fenced | Phase::Failed | Phase::Stopped);
+        if let Some(engine) = self.hosts[usize::from(at)].engine.as_ref().filter(ended) {
+            let served = (scope.migration && engine.has_served()).then(|| engine.holder());
             self.kill(at);
+            self.hosts[usize::from(at)].ended = served;
         }
     }
 

@@ -23,6 +23,8 @@ pub struct Stat {
     pub allocated: u64,
     /// Last change of the contents, in nanoseconds since the epoch.
     pub modified_ns: i64,
+    /// Last change of the contents, the size or the number of names, in nanoseconds since the epoch.
+    pub changed_ns: i64,
 }
 
 /// What the filesystem and the way files were opened allow.

@@ -56,7 +56,7 @@ impl<F: Files> Files for Overlay<F> {
             Changed::Is(below) => self.below.stat(&below),
             Changed::Small(contents) => {
                 let size = contents.len() as u64;
-                Ok(Some(Stat { inode: 0, links: 1, size, allocated: size, modified_ns: 0 }))
+                Ok(Some(Stat { inode: 0, links: 1, size, allocated: size, modified_ns: 0, changed_ns: 0 }))
             }
         }
     }

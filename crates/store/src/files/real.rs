@@ -330,5 +330,6 @@ fn from_raw(stat: &rustix::fs::Stat) -> Stat {
         size: stat.st_size as u64,
         allocated: stat.st_blocks as u64 * 512,
         modified_ns: stat.st_mtime.wrapping_mul(1_000_000_000).wrapping_add(stat.st_mtime_nsec as i64),
+        changed_ns: stat.st_ctime.wrapping_mul(1_000_000_000).wrapping_add(stat.st_ctime_nsec as i64),
     }
 }

@@ -15,6 +15,7 @@ mod chain;
 mod change;
 mod commit;
 mod flight;
+mod image;
 mod layers;
 mod lifecycle;
 mod read;
@@ -36,6 +37,7 @@ use crate::tree::Tree;
 
 pub use chain::{Chain, ChainError, ChainSnapshot};
 use flight::{Flight, Owner};
+pub use image::{HASH_METHOD, ImageHash};
 use layers::Layers;
 pub(crate) use lifecycle::REVISION_COUNTER;
 pub use lifecycle::{Adopt, Create, Open, OpenError, Opened, Previous, Released};
@@ -71,6 +73,8 @@ enum Work {
     Change(change::Changing),
     Flush,
     Reclaim(reclaim::Step),
+    /// Zeroes before the data that is read.
+    Image(u64),
 }
 
 impl<F: Files> Volume<F> {
@@ -139,6 +143,7 @@ impl<F: Files> Volume<F> {
                 }
                 Ok(())
             }
+            Request::ImagePiece { snapshot, at } => self.begin_image_piece(id, &snapshot, at, out),
             Request::Save(changes) => {
                 self.sound()?;
                 self.begin_save(id, changes, out)
@@ -175,6 +180,7 @@ impl<F: Files> Volume<F> {
                     Work::Change(_) => self.change_completed(key, part, buffer, out),
                     Work::Flush => self.flush_completed(key, out),
                     Work::Reclaim(_) => self.reclaim_completed(key, buffer, out),
+                    Work::Image(_) => self.image_completed(key, buffer, out),
                 }
             }
         }

@@ -4,7 +4,7 @@
 //!
 //! | found | was | done |
 //! |---|---|---|
-//! | `*.meta.tmp` | a metadata file that was not yet in place | removed |
+//! | `*.meta.tmp`, `*.checksum.tmp` | a metadata file that was not yet in place | removed |
 //! | a head that `volume.meta` does not name | a snapshot or revert before its commit, or after it | removed |
 //! | a snapshot image that is the same file as the head | a snapshot before its commit | removed |
 //! | metadata of a removed snapshot without its image, one child | a fold whose image has the child's name already | child's parent corrected, metadata removed |
@@ -40,7 +40,8 @@ pub(super) enum Whose {
 pub(super) fn recover<F: Files>(files: &mut F, whose: Whose) -> Result<Found, OpenError> {
     let mut repairs = Vec::new();
     let names = files.list().map_err(OpenError::io("list of files"))?;
-    for name in names.iter().filter(|name| name.ends_with(&format!("{META_SUFFIX}{TEMPORARY_SUFFIX}"))) {
+    let unfinished = [META_SUFFIX, CHECKSUM_SUFFIX].map(|suffix| format!("{suffix}{TEMPORARY_SUFFIX}"));
+    for name in names.iter().filter(|name| unfinished.iter().any(|suffix| name.ends_with(suffix))) {
         remove(files, name)?;
     }
     let images: Vec<&str> = names.iter().map(String::as_str).filter(|name| is_image(name)).collect();

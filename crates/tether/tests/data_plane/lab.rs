@@ -171,6 +171,15 @@ impl Lab {
         Ok(serde_json::from_slice(&output.stdout).unwrap())
     }
 
+    /// Asks a running replica for the sum of a snapshot.
+    pub fn hash(&self, at: usize, snapshot: &str, rehash: bool) -> Value {
+        let mut command = self.tether("run");
+        command.args(["replica", "hash", &format!("r{at}"), snapshot, "-o", "json"]).args(rehash.then_some("--rehash"));
+        let output = command.output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{snapshot}: {error}"))
+    }
+
     pub fn info(&self, engine: &str) -> Value {
         self.ask(engine, &["info", "v1"]).unwrap_or_default()
     }

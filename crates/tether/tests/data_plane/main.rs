@@ -4,6 +4,7 @@
 #![allow(clippy::print_stderr, reason = "figures for whoever reads the test's output")]
 
 mod lab;
+mod line;
 mod losses;
 mod migration;
 
@@ -141,6 +142,41 @@ fn snapshots_and_size_change_while_the_volume_is_used() {
     lab.ask("e1", &["flush", "v1"]).unwrap();
     engine.terminate();
     lab.assert_equal();
+}
+
+#[test]
+fn a_snapshot_that_changes_by_itself_is_found_by_its_sum() {
+    use std::os::unix::fs::FileExt as _;
+    use std::os::unix::fs::MetadataExt as _;
+    let lab = Lab::new(1);
+    let engine = lab.start_engine("e1");
+    let mut client = tether_testkit::nbd::Client::connect(&lab.socket("e1")).unwrap();
+    client.write(8192, &[1; 4096]).unwrap();
+    lab.ask("e1", &["snapshot", "create", "v1", "one"]).unwrap();
+    let first = lab.hash(0, "one", false);
+    assert_eq!((&first["method"], &first["silentlyCorrupted"]), (&"crc64".into(), &false.into()), "{first:#}");
+    let image = lab.path("r0").join("volume-snap-one.img");
+    let kept: Value =
+        serde_json::from_slice(&std::fs::read(lab.path("r0").join("volume-snap-one.img.checksum")).unwrap()).unwrap();
+    assert_eq!((&kept["checksum"], &kept["change_time"]), (&first["checksum"], &first["changeTime"]));
+    assert_eq!(lab.hash(0, "one", true)["checksum"], first["checksum"]);
+    // A byte changes, and the file's times are what they were: nobody can set the time of change, so the note is changed.
+    let file = File::options().write(true).open(&image).unwrap();
+    file.write_all_at(&[7], 8192).unwrap();
+    file.sync_all().unwrap();
+    let changed = file.metadata().unwrap();
+    assert_ne!(lab.hash(0, "one", false)["checksum"], first["checksum"], "a changed file is read again");
+    let again = lab.hash(0, "one", false);
+    let forged = serde_json::json!({
+        "method": "crc64", "checksum": first["checksum"], "change_time": again["changeTime"],
+        "last_hashed_at": again["lastHashedAt"], "silently_corrupted": false,
+    });
+    std::fs::write(lab.path("r0").join("volume-snap-one.img.checksum"), forged.to_string()).unwrap();
+    assert_eq!(changed.ctime_nsec(), file.metadata().unwrap().ctime_nsec());
+    let found = lab.hash(0, "one", true);
+    assert_eq!((&found["silentlyCorrupted"], &found["checksum"]), (&true.into(), &first["checksum"]), "{found:#}");
+    assert_eq!(lab.hash(0, "one", false)["silentlyCorrupted"], true, "it stays so");
+    engine.terminate();
 }
 
 #[test]

@@ -11,10 +11,7 @@
 //! take the volume. The change succeeds only on exactly that record, so if a later record names this engine as the
 //! previous holder, its predecessor is known, and the line goes on through it.
 
-use std::collections::VecDeque;
-
-/// Engines that announced themselves and never came; enough for any series of crashes before somebody looks.
-const MAX_INTENTS: usize = 256;
+use crate::line::Intents;
 
 /// The engine that has the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,8 +38,7 @@ pub enum Decision {
 pub struct State {
     last: Option<String>,
     serving: Option<Serving>,
-    /// Who meant to take the volume from whom, oldest first.
-    intents: VecDeque<(String, String)>,
+    intents: Intents,
     /// Longest write that the first engine agreed on with the kernel.
     max_write: Option<u32>,
 }
@@ -50,11 +46,7 @@ pub struct State {
 impl State {
     /// `uid` is about to take the volume from `previous`.
     pub fn intend(&mut self, uid: &str, previous: &str) {
-        self.intents.retain(|(known, _)| known != uid);
-        if self.intents.len() == MAX_INTENTS {
-            self.intents.pop_front();
-        }
-        self.intents.push_back((uid.to_owned(), previous.to_owned()));
+        self.intents.intend(uid, previous);
     }
 
     /// `wish` has taken the volume from `previous` and asks for the device.
@@ -64,7 +56,7 @@ impl State {
         }
         let decision = match &self.last {
             None => Decision::Fresh,
-            Some(last) if *last == wish.uid || self.leads_to(previous, last) => Decision::Resumed,
+            Some(last) if *last == wish.uid || self.intents.lead_to(previous, last) => Decision::Resumed,
             Some(last) => return Decision::Broken { last: last.clone() },
         };
         self.last = Some(wish.uid.clone());
@@ -72,22 +64,6 @@ impl State {
         self.intents.clear();
         self.max_write.get_or_insert(max_write);
         decision
-    }
-
-    /// Whether the engine before `previous`, or the one before that, and so on, is `last`.
-    fn leads_to(&self, previous: &str, last: &str) -> bool {
-        let mut at = previous;
-        // Each step uses another intent, so there are no more steps than intents.
-        for _ in 0..=self.intents.len() {
-            if at == last {
-                return true;
-            }
-            match self.intents.iter().find(|(uid, _)| uid == at) {
-                Some((_, before)) => at = before,
-                None => return false,
-            }
-        }
-        false
     }
 
     /// The engine's connection is gone, and with it the engine.
@@ -156,17 +132,5 @@ mod tests {
         state.intend("b", "a");
         state.intend("b", "x");
         assert_eq!(state.take(engine("c"), "b", 4096), Decision::Broken { last: "a".to_owned() });
-    }
-
-    #[test]
-    fn circles_and_floods_of_intents_end() {
-        let mut state = after_a();
-        state.intend("b", "c");
-        state.intend("c", "b");
-        assert_eq!(state.take(engine("d"), "c", 4096), Decision::Broken { last: "a".to_owned() });
-        for i in 0..10 * MAX_INTENTS {
-            state.intend(&i.to_string(), "a");
-        }
-        assert_eq!(state.intents.len(), MAX_INTENTS);
     }
 }

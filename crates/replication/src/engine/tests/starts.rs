@@ -127,7 +127,10 @@ fn a_standby_reads_through_the_source_and_its_first_write_takes_over() {
     let (left, write) = (lab.read(0), lab.write(0, 2));
     assert!(lab.stop_source);
     assert_eq!((Phase::Waiting, Holder(2)), (lab.engine.phase(), lab.record.holder));
-    lab.tell(Event::SourceStopped);
+    lab.tell(Event::SourceStopped { source: Holder(9) });
+    assert_eq!(Phase::Waiting, lab.engine.phase(), "somebody else than the predecessor stopped");
+    let source = lab.record.previous;
+    lab.tell(Event::SourceStopped { source });
     assert!(lab.is_ok(left) && lab.is_ok(write), "the wait falls away");
 }
 

@@ -58,6 +58,7 @@ impl Inode {
             size: self.seen.size,
             allocated: self.blocks() * BLOCK,
             modified_ns: self.seen.modified_ns,
+            changed_ns: self.seen.modified_ns,
         }
     }
 

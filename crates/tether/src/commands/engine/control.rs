@@ -315,7 +315,7 @@ async fn info(target: &Target) -> Result<()> {
         "scrub": scrub,
         "volume": info.volume, "size": info.size, "phase": info.phase, "holder": info.holder, "epoch": info.epoch,
         "generation": info.generation, "inSync": info.in_sync, "standby": info.standby, "suspended": info.suspended,
-        "replicas": replicas, "nbd": info.nbd, "peer": info.peer, "clients": info.clients, "requestsInFlight": info.requests_in_flight,
+        "replicas": replicas, "nbd": info.nbd, "line": info.line, "peer": info.peer, "clients": info.clients, "requestsInFlight": info.requests_in_flight,
         "events": info.events, "device": info.device, "deviceError": info.device_error, "volumeUid": volume_id(&info.volume).to_string(),
     });
     output::print(target.output, &value, |_| table(&info))

@@ -129,6 +129,18 @@ impl Serve {
         self.nbd.iter().map(nbd).collect()
     }
 
+    /// The line of engines is kept beside the socket at which its clients connect again.
+    fn line(&self) -> Option<PathBuf> {
+        self.nbd.iter().find_map(|address| match address {
+            Address::Unix(path) => {
+                let mut name = path.clone().into_os_string();
+                name.push(".line");
+                Some(name.into())
+            }
+            Address::Tcp(_) => None,
+        })
+    }
+
     fn settings(&self, volume: &str) -> Result<Settings> {
         let replicas: Vec<_> = self.replicas.iter().map(|replica| replica.0.clone()).collect();
         let peers = self.peer_listen.iter().chain(&self.source);
@@ -147,6 +159,7 @@ impl Serve {
             peer_listen: self.peer_listen.clone(),
             standby: self.standby,
             source: self.source.clone(),
+            line: false,
             rules: Rules::default(),
         })
     }
@@ -168,7 +181,8 @@ fn run_serve(args: Serve) -> Result<Exit> {
         }
         false => None,
     };
-    let engine = Arc::new(EngineInstance::open(EngineOptions { settings, record, device })?);
+    let line = args.line();
+    let engine = Arc::new(EngineInstance::open(EngineOptions { settings, record, device, line })?);
     let addresses = match engine.get(Command::Listening)? {
         Answer::Listening(listening) => listening.map_err(anyhow::Error::msg)?,
         other => bail!("unexpected answer {other:?}"),

@@ -43,6 +43,7 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 enum Action {
     Info(Info),
+    Hash(Hash),
     Release(Release),
     Diff(compare::Args),
     Scrub(compare::Args),
@@ -86,6 +87,30 @@ struct Info {
     output: Format,
 }
 
+/// Computes the sum of a snapshot's image on a running replica
+///
+/// The sum (CRC-64 over the whole image file) is kept beside the image as Longhorn does it, and computed again only if
+/// the image changed. Equal snapshots of two replicas need not have equal sums: a block that one replica stores and the
+/// other leaves out is the same data.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  tether replica hash v1-r1 before-upgrade\n  tether replica hash v1-r1 before-upgrade --rehash -o json"
+)]
+struct Hash {
+    /// Name of the replica
+    name: String,
+    /// Name of the snapshot
+    snapshot: String,
+    /// Read the image even if its sum is known, to find out whether it changed by itself
+    #[arg(long)]
+    rehash: bool,
+    #[command(flatten)]
+    control: ControlArgs,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+}
+
 /// Hands a directory back to Longhorn
 ///
 /// Afterwards Longhorn may write to it. To be used by Tether again it is adopted, and counts as out of sync if a
@@ -103,6 +128,7 @@ struct Release {
 pub(crate) fn run(args: Args) -> Result<Exit> {
     match args.action {
         Some(Action::Info(info)) => show(&info),
+        Some(Action::Hash(hash)) => show_hash(&hash),
         Some(Action::Release(release)) => hand_back(&release),
         Some(Action::Diff(args)) => compare::run(&args, false),
         Some(Action::Scrub(args)) => compare::run(&args, true),
@@ -167,12 +193,35 @@ fn show(args: &Info) -> Result<Exit> {
             "activeRegions": info.active_regions, "doubtful": info.doubtful, "outOfSync": info.out_of_sync,
             "connections": info.connections, "indexBytes": info.index_bytes,
         });
-        output::print(args.output, &value, |value| {
-            let object = value.as_object().into_iter().flatten();
-            let text = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            output::columns(&object.map(|(key, value)| vec![key.clone(), text(value)]).collect::<Vec<_>>())
-        })?;
+        output::print(args.output, &value, fields)?;
         Ok(Exit::Success)
+    })
+}
+
+/// One field a line.
+fn fields(value: &serde_json::Value) -> String {
+    let object = value.as_object().into_iter().flatten();
+    let text = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    output::columns(&object.map(|(key, value)| vec![key.clone(), text(value)]).collect::<Vec<_>>())
+}
+
+fn show_hash(args: &Hash) -> Result<Exit> {
+    role::runtime(Threads::One)?.block_on(async {
+        let address = args.control.resolve(&format!("replica-{}", args.name))?;
+        let channel = control::connect(&address, &args.control.tls.protection()).await?;
+        let mut client = control::proto::replica_client::ReplicaClient::new(channel);
+        let request = control::proto::HashSnapshotRequest {
+            instance: String::new(),
+            snapshot: args.snapshot.clone(),
+            rehash: args.rehash,
+        };
+        let hash = client.hash_snapshot(request).await.map_err(super::engine::refused)?.into_inner();
+        let value = serde_json::json!({
+            "method": hash.method, "checksum": hash.checksum, "changeTime": hash.change_time,
+            "lastHashedAt": hash.last_hashed_at, "silentlyCorrupted": hash.silently_corrupted,
+        });
+        output::print(args.output, &value, fields)?;
+        Ok(if hash.silently_corrupted { Exit::Failure } else { Exit::Success })
     })
 }
 

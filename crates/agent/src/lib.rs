@@ -1,8 +1,9 @@
 //! The node side: what a kubelet does for Tether, on a node of the embedded cluster.
 //!
 //! One process per node. It registers the node and keeps it alive ([`node`], [`heartbeat`]), runs the pods that are
-//! bound to it ([`pods`]) as processes of the host ([`container`]), and acts inside the node's own mount namespace
-//! ([`namespace`]). Both outlive it: killing the agent unmounts nothing and ends no container.
+//! bound to it ([`pods`]) as processes of the host ([`container`]) with their volumes ([`volumes`]), and acts inside the
+//! node's own mount namespace ([`namespace`]). All of that outlives it: killing the agent unmounts nothing and ends no
+//! container.
 
 pub mod container;
 pub mod host;
@@ -14,6 +15,7 @@ pub mod storage;
 mod heartbeat;
 mod node;
 mod pods;
+mod volumes;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -57,6 +59,10 @@ pub struct Restarts {
 pub enum AgentError {
     #[error("cannot read facts of this host: {0}")]
     Host(#[from] host::HostError),
+    #[error("cannot read what is known of volumes on this node: {0}")]
+    Volumes(std::io::Error),
+    #[error("cannot serve the CSI driver: {0}")]
+    Driver(std::io::Error),
 }
 
 /// Runs the node until `cancel`. `ready` is called once, when the API server has acknowledged a Ready node.
@@ -73,11 +79,22 @@ pub async fn run(
         () = cancel.cancelled() => return Ok(()),
     };
     tracing::info!(node = options.name, "registered");
-    tokio::join!(
+    // Whatever gives up takes the others along: whoever restarts this process gets a whole one.
+    let driver = async {
+        let _ended = cancel.clone().drop_guard();
+        let served = volumes::serve_driver(client.clone(), &options.name, &options.data_dir, &cancel).await;
+        served.map_err(AgentError::Driver)
+    };
+    let pods = async {
+        let _ended = cancel.clone().drop_guard();
+        pods::run(client.clone(), &options, &cancel).await
+    };
+    let (_, _, pods, _, driver) = tokio::join!(
         heartbeat::keep_lease(&client, &options.name, registered, &cancel),
         heartbeat::keep_status(&client, &node, &options.data_dir, ready, &cancel),
-        pods::run(client.clone(), &options, &cancel),
+        pods,
         storage::run(client.clone(), &options, &cancel),
+        driver,
     );
-    Ok(())
+    pods.and(driver)
 }

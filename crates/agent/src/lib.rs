@@ -10,6 +10,7 @@ pub mod host;
 pub mod loops;
 pub mod namespace;
 pub mod records;
+pub mod server;
 pub mod storage;
 
 mod heartbeat;
@@ -43,6 +44,8 @@ pub struct Options {
     pub host_env: Vec<(String, String)>,
     /// The node's storage; without it, the node has none.
     pub storage: Option<storage::Layout>,
+    /// Where and as whom the node's HTTP API is served; without it there are no logs and no commands.
+    pub api: Option<(u16, server::Identity)>,
     /// What whoever restarts this process knows of its past.
     pub restarts: Option<Restarts>,
 }
@@ -63,6 +66,8 @@ pub enum AgentError {
     Volumes(std::io::Error),
     #[error("cannot serve the CSI driver: {0}")]
     Driver(std::io::Error),
+    #[error(transparent)]
+    Api(#[from] server::ServeError),
 }
 
 /// Runs the node until `cancel`. `ready` is called once, when the API server has acknowledged a Ready node.
@@ -73,7 +78,11 @@ pub async fn run(
     cancel: CancellationToken,
 ) -> Result<(), AgentError> {
     let facts = host::Facts::read(&options.data_dir)?;
-    let node = node::Description::new(&options, &facts);
+    let listener = match &options.api {
+        Some((port, identity)) => Some(server::listen((options.address, *port).into(), identity).await?),
+        None => None,
+    };
+    let node = node::Description::new(&options, &facts, listener.as_ref().map_or(0, |listener| listener.port));
     let registered = tokio::select! {
         registered = node::register(&client, &node) => registered,
         () = cancel.cancelled() => return Ok(()),
@@ -87,7 +96,7 @@ pub async fn run(
     };
     let pods = async {
         let _ended = cancel.clone().drop_guard();
-        pods::run(client.clone(), &options, &cancel).await
+        pods::run(client.clone(), &options, listener, &cancel).await
     };
     let (_, _, pods, _, driver) = tokio::join!(
         heartbeat::keep_lease(&client, &options.name, registered, &cancel),

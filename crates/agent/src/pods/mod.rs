@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use crate::container::runner::Runner;
 use crate::container::{Shown, View};
 use crate::volumes::{Parts, Volumes, local};
-use crate::{AgentError, Options};
+use crate::{AgentError, Options, server};
 
 /// Pods that are worked on at the same time.
 const CONCURRENT_PODS: usize = 16;
@@ -62,7 +62,13 @@ pub(crate) struct Pods {
 }
 
 /// Runs every pod bound to this node until `cancel`. Their processes go on without us.
-pub(crate) async fn run(client: Client, options: &Options, cancel: &CancellationToken) -> Result<(), AgentError> {
+/// `listener`: where the node's HTTP API is to be served.
+pub(crate) async fn run(
+    client: Client,
+    options: &Options,
+    listener: Option<server::Listener>,
+    cancel: &CancellationToken,
+) -> Result<(), AgentError> {
     let queue = Queue::new(Arc::new(SystemClock::default()));
     let pods: Arc<Cache<Pod>> = Cache::whole(Some(|pod| vec![uid(pod).to_owned()]));
     pods.subscribe({
@@ -108,6 +114,12 @@ pub(crate) async fn run(client: Client, options: &Options, cancel: &Cancellation
         queue: queue.clone(),
         client: client.clone(),
     };
+    if let Some(listener) = listener {
+        let (name, root) = (options.name.clone(), options.data_dir.clone());
+        let node = Arc::new(server::Node { client: client.clone(), name, pods: pods.clone(), root });
+        let cancel = cancel.clone();
+        tokio::spawn(async move { server::serve(listener, node, &cancel).await });
+    }
     let mine = watcher::Config::default().fields(&format!("spec.nodeName={}", options.name));
     tokio::select! {
         () = pods.clone().run(Api::all(client), mine) => {}

@@ -13,8 +13,8 @@ const SLEEP: &str = "exec sleep 3600";
 /// A file system follows its pods from node to node, and the objects on the way are Kubernetes'.
 pub(crate) fn data_follows_the_pod(lab: &Lab) {
     lab.claim("follows", json!({}));
-    let write = "grep -q ' /data ext4 ' /proc/mounts; echo hello > /data/greeting; sync; trap 'exit 0' TERM; \
-                 touch /data/written; while :; do sleep 0.1; done";
+    let write = "stop=0; trap 'stop=1' TERM; grep -q ' /data ext4 ' /proc/mounts; echo hello > /data/greeting; \
+                 sync; touch /data/written; while [ $stop = 0 ]; do sleep 0.1; done";
     lab.pod("follows-1", 0, "follows", write, json!({}));
     lab.running("follows-1");
     let volume = lab.volume_of("follows");

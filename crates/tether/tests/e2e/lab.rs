@@ -12,7 +12,7 @@ use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttachment};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::wait::{Condition, await_condition};
-use kube::{Client, Resource, ResourceExt as _};
+use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tether_testkit::Cluster;
@@ -182,8 +182,9 @@ impl Lab {
 
     /// Reason and message of the events about an object.
     pub(crate) fn events(&self, about: &str) -> Vec<(String, String)> {
-        let all = self.run(self.api::<Event>().list(&ListParams::default())).unwrap_or_default();
-        let ours = all.into_iter().filter(|event| event.involved_object.name.as_deref() == Some(about));
+        let all = self.run(self.api::<Event>().list(&ListParams::default())).map(|list| list.items);
+        let ours =
+            all.unwrap_or_default().into_iter().filter(|event| event.involved_object.name.as_deref() == Some(about));
         ours.map(|event| (event.reason.unwrap_or_default(), event.message.unwrap_or_default())).collect()
     }
 

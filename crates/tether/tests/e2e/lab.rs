@@ -52,7 +52,7 @@ impl Lab {
         lab.storage_is_ready();
         let class: StorageClass = of(json!({
             "metadata": {"name": CLASS}, "provisioner": DRIVER, "allowVolumeExpansion": true,
-            "parameters": {"numberOfReplicas": "2"},
+            "parameters": {"numberOfReplicas": "3"},
         }));
         let classes: Api<StorageClass> = Api::all(lab.client.clone());
         let params = PatchParams::apply("tether-e2e");

@@ -115,6 +115,14 @@ const CAMPAIGNS: &[Campaign] = &[
         filter: "kills_of_an_instance_manager_in_a_long_campaign",
         seeds: 50,
     },
+    Campaign {
+        name: "pod-kills",
+        about: "kill -9 of every process between a pod and its volume while 20 pods come and go; a seed is ten minutes",
+        package: "tether",
+        target: Some("e2e"),
+        filter: "pods_come_and_go_in_a_long_campaign",
+        seeds: 1,
+    },
 ];
 
 #[derive(Debug, clap::Args)]

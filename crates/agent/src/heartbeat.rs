@@ -136,6 +136,7 @@ fn differs(old: &NodeStatus, new: &NodeStatus) -> bool {
         || old.capacity != new.capacity
         || old.allocatable != new.allocatable
         || old.node_info != new.node_info
+        || old.daemon_endpoints != new.daemon_endpoints
 }
 
 async fn within_timeout<T>(request: impl Future<Output = kube::Result<T>>) -> kube::Result<T> {

@@ -1,19 +1,22 @@
 //! The node side: what a kubelet does for Tether, on a node of the embedded cluster.
 //!
 //! One process per node. It registers the node and keeps it alive ([`node`], [`heartbeat`]), runs the pods that are
-//! bound to it ([`pods`]) as processes of the host ([`container`]), and acts inside the node's own mount namespace
-//! ([`namespace`]). Both outlive it: killing the agent unmounts nothing and ends no container.
+//! bound to it ([`pods`]) as processes of the host ([`container`]) with their volumes ([`volumes`]), and acts inside the
+//! node's own mount namespace ([`namespace`]). All of that outlives it: killing the agent unmounts nothing and ends no
+//! container.
 
 pub mod container;
 pub mod host;
 pub mod loops;
 pub mod namespace;
 pub mod records;
+pub mod server;
 pub mod storage;
 
 mod heartbeat;
 mod node;
 mod pods;
+mod volumes;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -41,6 +44,8 @@ pub struct Options {
     pub host_env: Vec<(String, String)>,
     /// The node's storage; without it, the node has none.
     pub storage: Option<storage::Layout>,
+    /// Where and as whom the node's HTTP API is served; without it there are no logs and no commands.
+    pub api: Option<(u16, server::Identity)>,
     /// What whoever restarts this process knows of its past.
     pub restarts: Option<Restarts>,
 }
@@ -57,6 +62,12 @@ pub struct Restarts {
 pub enum AgentError {
     #[error("cannot read facts of this host: {0}")]
     Host(#[from] host::HostError),
+    #[error("cannot read what is known of volumes on this node: {0}")]
+    Volumes(std::io::Error),
+    #[error("cannot serve the CSI driver: {0}")]
+    Driver(std::io::Error),
+    #[error(transparent)]
+    Api(#[from] server::ServeError),
 }
 
 /// Runs the node until `cancel`. `ready` is called once, when the API server has acknowledged a Ready node.
@@ -67,17 +78,32 @@ pub async fn run(
     cancel: CancellationToken,
 ) -> Result<(), AgentError> {
     let facts = host::Facts::read(&options.data_dir)?;
-    let node = node::Description::new(&options, &facts);
+    let listener = match &options.api {
+        Some((port, identity)) => Some(server::listen((options.address, *port).into(), identity).await?),
+        None => None,
+    };
+    let node = node::Description::new(&options, &facts, listener.as_ref().map_or(0, |listener| listener.port));
     let registered = tokio::select! {
         registered = node::register(&client, &node) => registered,
         () = cancel.cancelled() => return Ok(()),
     };
     tracing::info!(node = options.name, "registered");
-    tokio::join!(
+    // Whatever gives up takes the others along: whoever restarts this process gets a whole one.
+    let driver = async {
+        let _ended = cancel.clone().drop_guard();
+        let served = volumes::serve_driver(client.clone(), &options.name, &options.data_dir, &cancel).await;
+        served.map_err(AgentError::Driver)
+    };
+    let pods = async {
+        let _ended = cancel.clone().drop_guard();
+        pods::run(client.clone(), &options, listener, &cancel).await
+    };
+    let (_, _, pods, _, driver) = tokio::join!(
         heartbeat::keep_lease(&client, &options.name, registered, &cancel),
         heartbeat::keep_status(&client, &node, &options.data_dir, ready, &cancel),
-        pods::run(client.clone(), &options, &cancel),
+        pods,
         storage::run(client.clone(), &options, &cancel),
+        driver,
     );
-    Ok(())
+    pods.and(driver)
 }

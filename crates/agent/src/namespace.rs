@@ -83,10 +83,17 @@ fn leave_namespace() -> io::Result<rustix::thread::Pid> {
     Ok(gettid())
 }
 
-/// Gives this process a mount namespace of its own, which still receives what the host mounts later. It must have one
-/// thread only.
-pub fn leave() -> io::Result<()> {
-    leave_namespace().map(drop)
+/// Calls `act` on a thread with a mount namespace, a root and a working directory of its own, which nothing that is mounted
+/// elsewhere reaches any more. A process that it starts keeps them; nobody else does.
+pub fn apart<T: Send>(act: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    let act = move || {
+        // SAFETY: only CLONE_FILES has consequences for file descriptors that other threads hold; it is not set.
+        unsafe { unshare_unsafe(UnshareFlags::FS | UnshareFlags::NEWNS) }?;
+        mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+        act()
+    };
+    let done = std::thread::scope(|scope| scope.spawn(act).join());
+    done.unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
 }
 
 /// Moves this process into the namespace that `holder` holds. It must have one thread only, so this comes first

@@ -45,7 +45,7 @@ pub(crate) struct Description {
 }
 
 impl Description {
-    pub(crate) fn new(options: &Options, facts: &Facts) -> Self {
+    pub(crate) fn new(options: &Options, facts: &Facts, port: u16) -> Self {
         Self {
             name: options.name.clone(),
             labels: labels(options, facts),
@@ -56,7 +56,9 @@ impl Description {
                 ]),
                 capacity: Some(resources(facts)),
                 allocatable: Some(resources(facts)),
-                daemon_endpoints: Some(NodeDaemonEndpoints { kubelet_endpoint: Some(DaemonEndpoint { port: 0 }) }),
+                daemon_endpoints: Some(NodeDaemonEndpoints {
+                    kubelet_endpoint: Some(DaemonEndpoint { port: port.into() }),
+                }),
                 node_info: Some(system_info(options, facts)),
                 ..Default::default()
             },
@@ -272,6 +274,7 @@ mod tests {
             container_env: Vec::new(),
             host_env: Vec::new(),
             storage: None,
+            api: None,
             restarts: None,
         }
     }
@@ -294,7 +297,7 @@ mod tests {
     }
 
     fn conditions(options: &Options, available: Available) -> Vec<String> {
-        let status = Description::new(options, &facts()).status(Some(available), &[], at("2026-01-01T00:00:00Z"));
+        let status = Description::new(options, &facts(), 0).status(Some(available), &[], at("2026-01-01T00:00:00Z"));
         status
             .conditions
             .unwrap()
@@ -313,7 +316,7 @@ mod tests {
             "Ready=True KubeletReady",
         ];
         assert_eq!(conditions(&options(), PLENTY), expected);
-        let node = Description::new(&options(), &facts()).node(at("2026-01-01T00:00:00Z"), None);
+        let node = Description::new(&options(), &facts(), 0).node(at("2026-01-01T00:00:00Z"), None);
         assert_eq!(node.labels()["kubernetes.io/hostname"], "node-1");
         assert_eq!(node.labels()["topology.kubernetes.io/zone"], "zone-a");
         let capacity = node.status.unwrap().capacity.unwrap();
@@ -340,7 +343,7 @@ mod tests {
 
     #[test]
     fn a_transition_time_moves_only_with_the_status() {
-        let description = Description::new(&options(), &facts());
+        let description = Description::new(&options(), &facts(), 0);
         let (then, now) = (at("2026-01-01T00:00:00Z"), at("2026-01-01T00:01:00Z"));
         let old = description.status(Some(PLENTY), &[], then).conditions.unwrap();
         let new = description.status(Some(Available { memory_bytes: 1, ..PLENTY }), &old, now).conditions.unwrap();

@@ -24,6 +24,7 @@ mod ephemeral;
 mod expiry;
 #[doc(hidden)]
 pub mod handlers;
+mod kubelet;
 pub mod metrics;
 mod object;
 mod openapi;

@@ -21,6 +21,7 @@ use crate::auth::x509::{CertificateAuthenticator, CertificateError};
 use crate::auth::{Authenticator, Authorizer, Objects};
 use crate::bootstrap::{BootstrapError, bootstrap, install};
 use crate::ephemeral::ISSUER;
+use crate::kubelet::KubeletClient;
 use crate::pki::{Pki, PkiError};
 use crate::security::Security;
 use crate::serve::{Limits, serve};
@@ -82,6 +83,7 @@ pub async fn run(
     tokio::spawn(expiry::run(server.clone(), shutdown.clone()));
     tokio::spawn(aggregation::run(server.clone(), shutdown.clone()));
     server.listens_on(address);
+    server.reaches_nodes_by(KubeletClient::new(&pki.kubelet_client(now)?, pki.ca_der())?);
     ready(address, &server);
     let ending = server.clone();
     let watches = shutdown.clone();

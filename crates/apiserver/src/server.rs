@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use crate::admission::Admission;
 use crate::auth::{Objects, User};
 use crate::handlers::{self, Context};
+use crate::kubelet::KubeletClient;
 use crate::metrics::Metrics;
 use crate::openapi::OpenApi;
 use crate::registry::{Definition, Registry};
@@ -57,6 +58,8 @@ struct Inner {
     shutdown: CancellationToken,
     /// Where the server listens, once it does.
     address: OnceLock<String>,
+    /// How nodes are reached; a server in memory reaches none.
+    kubelets: OnceLock<KubeletClient>,
 }
 
 /// How many objects are read at once when those with a prefix are looked for; most volumes have fewer engines and replicas.
@@ -128,12 +131,22 @@ impl Server {
             clock,
             shutdown: CancellationToken::new(),
             address: OnceLock::new(),
+            kubelets: OnceLock::new(),
         }))
     }
 
     /// A client that calls this server in process as `user`. RBAC applies to it as to anybody else.
     pub fn client(&self, user: User) -> kube::Client {
         kube::Client::new(InProcess { server: self.clone(), user }, "default")
+    }
+
+    /// Says how nodes are reached.
+    pub(crate) fn reaches_nodes_by(&self, client: KubeletClient) {
+        let _ = self.0.kubelets.set(client);
+    }
+
+    pub(crate) fn kubelets(&self) -> Option<&KubeletClient> {
+        self.0.kubelets.get()
     }
 
     /// Says where the server can be reached; discovery repeats it.

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{GROUP, NAMESPACE, definitions, labels, settings};
+use crate::{GROUP, NAMESPACE, definitions, labels, names, settings};
 
 /// The user of the controllers of the embedded cluster.
 const CONTROLLERS: &str = "system:kube-controller-manager";
@@ -13,7 +13,7 @@ pub const SERVICE_ACCOUNT: &str = "longhorn-service-account";
 
 /// Everything, in the order in which it is to be made.
 pub fn objects() -> Vec<Value> {
-    let mut objects = vec![namespace(), service_account()];
+    let mut objects = vec![namespace(), service_account(), csi_driver()];
     objects.extend(definitions::all().iter().map(json));
     objects.extend(roles());
     objects.extend(settings::defaults().iter().map(json));
@@ -39,6 +39,21 @@ fn namespace() -> Value {
 
 fn service_account() -> Value {
     json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": SERVICE_ACCOUNT, "namespace": NAMESPACE}})
+}
+
+/// What Kubernetes has to know of the CSI driver: volumes are attached, and files get the pod's group where that is asked for.
+fn csi_driver() -> Value {
+    json!({
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "CSIDriver",
+        "metadata": {"name": names::CSI_DRIVER, "labels": {labels::MANAGED_BY: labels::MANAGER}},
+        "spec": {
+            "attachRequired": true,
+            "podInfoOnMount": true,
+            "volumeLifecycleModes": ["Persistent"],
+            "fsGroupPolicy": "ReadWriteOnceWithFSType",
+        },
+    })
 }
 
 /// Controllers do everything with volumes; a node reads, and reports on what it runs; scripts do what people do.

@@ -27,6 +27,11 @@ pub fn engine(volume: &str, number: u32) -> String {
     format!("{volume}-e-{number}")
 }
 
+/// The volume whose engine this is.
+pub fn volume_of_engine(engine: &str) -> Option<&str> {
+    engine.rsplit_once("-e-").filter(|(_, number)| number.parse::<u32>().is_ok()).map(|(volume, _)| volume)
+}
+
 /// Which engine of its volume this is.
 pub fn engine_number(engine: &str) -> Option<u32> {
     engine.rsplit_once("-e-")?.1.parse().ok()

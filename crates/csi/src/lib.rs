@@ -12,6 +12,7 @@ pub mod handshake;
 pub mod http;
 pub mod lanes;
 pub mod metrics;
+pub mod mountinfo;
 pub mod provisioner;
 pub mod serve;
 

@@ -51,7 +51,7 @@ impl Lab {
 
     fn run_dir(&self, pod: &Pod, attempt: u32) -> PathBuf {
         let uid = pod.metadata.uid.as_deref().unwrap();
-        self.cluster.dir().join(format!("nodes/node-1/pods/{uid}/app/{attempt}"))
+        self.cluster.dir().join(format!("nodes/node-1/pods/{uid}/containers/app/{attempt}"))
     }
 
     /// The pid of the container's process.
@@ -177,7 +177,7 @@ fn nothing_of_a_deleted_pod_is_left() {
 }
 
 fn uid_dir(lab: &Lab, pod: &Pod) -> PathBuf {
-    lab.run_dir(pod, 0).ancestors().nth(2).map(Path::to_owned).unwrap()
+    lab.run_dir(pod, 0).ancestors().nth(3).map(Path::to_owned).unwrap()
 }
 
 #[test]

@@ -184,13 +184,13 @@ pub struct PodDir {
 
 impl PodDir {
     pub fn container(&self, name: &str) -> PathBuf {
-        self.path.join(name)
+        self.path.join("containers").join(name)
     }
 
     /// Every run of every container, oldest first.
     pub fn runs(&self) -> io::Result<Vec<(String, u32, RunDir)>> {
         let mut all = Vec::new();
-        for container in names(&self.path)? {
+        for container in names(&self.path.join("containers"))? {
             let folder = self.container(&container);
             let mut attempts: Vec<u32> = names(&folder)?.iter().filter_map(|name| name.parse().ok()).collect();
             attempts.sort_unstable();

@@ -5,7 +5,7 @@
 //!     ▲                │ waits for it, keeps its log, ends what it leaves behind
 //!     └── pidfd ───────┘ writes down how it ended
 //!
-//!   DIR/pods/<pod uid>/<container>/<attempt>/
+//!   DIR/pods/<pod uid>/containers/<container>/<attempt>/
 //!       lock       held by the shim as long as it lives; its pid
 //!       started    the process, and since when it runs
 //!       stopping   it was asked to end
@@ -17,6 +17,7 @@
 //! written there. Killing a shim is found out by its lock; what it leaves is then ended by the agent.
 //!
 //! - [`files`]: the directory of a run.
+//! - [`root`]: what a container sees of the host's files and of its pod's volumes.
 //! - [`shim`]: the process between agent and container.
 //! - [`runner`]: the agent's side.
 //! - [`processes`]: finding and ending processes.
@@ -25,11 +26,14 @@ pub mod files;
 mod handle;
 mod log;
 mod processes;
+mod root;
 pub mod runner;
 pub mod shim;
 
 use serde::{Deserialize, Serialize};
 use tether_plan::kubelet::Launch;
+
+pub use self::root::{Shown, View};
 
 /// Names the run that a process belongs to, in its environment.
 pub const RUN_ENV: &str = "TETHER_CONTAINER";
@@ -46,6 +50,9 @@ struct Order {
     place: Place,
     user: Option<u32>,
     group: Option<u32>,
+    /// Further groups: the one of the pod's volumes.
+    groups: Vec<u32>,
+    view: View,
 }
 
 /// Where a container acts.
@@ -61,7 +68,7 @@ enum Place {
 }
 
 impl Order {
-    fn new(launch: Launch, extra: &[(String, String)], run: String, namespaces: bool) -> Self {
+    fn new(launch: Launch, view: View, extra: &[(String, String)], run: String, namespaces: bool) -> Self {
         let place = match (launch.on_host, namespaces) {
             (true, _) => Place::Node,
             (false, true) => Place::Own,
@@ -78,6 +85,8 @@ impl Order {
             place,
             user: launch.user,
             group: launch.group,
+            groups: launch.groups,
+            view,
         }
     }
 }

@@ -18,7 +18,7 @@ use tokio::process::Command;
 use super::files::{Ended, PodDir, RunDir, State, names};
 use super::handle::Handle;
 use super::shim::{STARTED, SUBCOMMAND};
-use super::{Order, processes};
+use super::{Order, View, processes};
 
 /// How long a shim may take to start a container. It only forks; a machine in trouble is told apart from a bug by this.
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -96,6 +96,7 @@ impl Runner {
         container: &str,
         attempt: u32,
         launch: Launch,
+        view: View,
     ) -> Result<(), RunnerError> {
         let pod = self.pod(uid);
         let _ = pod.forget_old_runs(container);
@@ -106,7 +107,7 @@ impl Runner {
         if launch.on_host {
             extra.extend(self.host_env.iter().cloned());
         }
-        let order = Order::new(launch, &extra, run_name(uid, container, attempt), self.namespaces);
+        let order = Order::new(launch, view, &extra, run_name(uid, container, attempt), self.namespaces);
         let started = tokio::time::timeout(START_LIMIT, start_shim(&dir, &order)).await;
         let hangs = || RunnerError::Hangs { container: container.to_owned() };
         started.map_err(|_| hangs())?.map_err(failed)
@@ -129,8 +130,8 @@ impl Runner {
         })
     }
 
-    /// Ends everything of a pod that does not exist any more; true once nothing is left of it.
-    pub fn remove(self: &Arc<Self>, uid: &str) -> Result<bool, RunnerError> {
+    /// Ends everything of a pod that does not exist any more; true once nothing of it runs.
+    pub fn end(self: &Arc<Self>, uid: &str) -> Result<bool, RunnerError> {
         let runs = self.observe(uid)?;
         if tether_plan::kubelet::is_alive(&runs) {
             self.each_alive(uid, None, |dir, shim| {
@@ -139,11 +140,7 @@ impl Runner {
             })?;
             return Ok(false);
         }
-        let path = self.pod(uid).path;
-        match std::fs::remove_dir_all(&path) {
-            Err(source) if source.kind() != io::ErrorKind::NotFound => Err(RunnerError::Directory { path, source }),
-            _ => Ok(true),
-        }
+        Ok(true)
     }
 
     fn each_alive(

@@ -15,11 +15,12 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use rustix::thread::{Gid, Uid, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::files::{Ended, RunDir, Started};
 use super::log::Log;
-use super::{Order, Place, processes};
+use super::{Order, Place, processes, root};
 use crate::namespace;
 
 /// The subcommand of the binary that is a shim.
@@ -62,7 +63,7 @@ pub fn run(dir: &Path) -> Result<(), ShimError> {
             return Err(ShimError::Order(error));
         }
     };
-    leave(&order).map_err(ShimError::Leave)?;
+    leave().map_err(ShimError::Leave)?;
     let ended = match start(&dir, &order) {
         Ok(mut child) => {
             let started = Started { pid: child.id(), at: Timestamp::now(), on_node: order.place == Place::Node };
@@ -96,18 +97,56 @@ fn read_order() -> io::Result<Order> {
     Ok(serde_json::from_slice(&text)?)
 }
 
-/// Leaves the agent's session and, unless the container acts on the node, its mount namespace.
-fn leave(order: &Order) -> io::Result<()> {
+/// Leaves the agent's session.
+fn leave() -> io::Result<()> {
     rustix::process::setsid()?;
     // What the container's processes leave behind becomes our child, and can be ended.
-    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-    if order.place == Place::Own {
-        namespace::leave()?;
+    Ok(rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?)
+}
+
+/// Starts the container's process: unless it acts on the node, in a mount namespace with a root of its own. The shim
+/// itself stays where it is, for its files may be out of the container's sight.
+fn start(dir: &RunDir, order: &Order) -> io::Result<Child> {
+    // The log is opened by `keep_log`; that it can be is checked before anything runs.
+    Log::open(dir.log())?;
+    if order.place != Place::Own {
+        let mut command = command(order)?;
+        if let Some(user) = order.user {
+            command.uid(user);
+        }
+        if let Some(group) = order.group {
+            command.gid(group);
+        }
+        return command.spawn();
+    }
+    let base = dir.path.join("root");
+    std::fs::create_dir_all(&base)?;
+    namespace::apart(|| {
+        root::build(&base, &order.view)?;
+        become_user(order)?;
+        command(order)?.spawn()
+    })
+}
+
+/// Gives this thread, and what it starts, the container's user and groups.
+fn become_user(order: &Order) -> io::Result<()> {
+    if order.user.is_none() && order.group.is_none() && order.groups.is_empty() {
+        return Ok(());
+    }
+    let groups: Vec<Gid> = order.groups.iter().copied().map(Gid::from_raw).collect();
+    set_thread_groups(&groups)?;
+    if let Some(group) = order.group {
+        let group = Gid::from_raw(group);
+        set_thread_res_gid(group, group, group)?;
+    }
+    if let Some(user) = order.user {
+        let user = Uid::from_raw(user);
+        set_thread_res_uid(user, user, user)?;
     }
     Ok(())
 }
 
-fn start(dir: &RunDir, order: &Order) -> io::Result<Child> {
+fn command(order: &Order) -> io::Result<Command> {
     let (program, args) = order.argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let mut command = match program.as_str() {
         // The one image that there is. Not its path: that may have been rebuilt meanwhile, and versions must not mix.
@@ -116,16 +155,8 @@ fn start(dir: &RunDir, order: &Order) -> io::Result<Child> {
     };
     command.arg0(program).args(args).env_clear().envs(order.env.iter().cloned());
     command.current_dir(order.working_dir.as_deref().unwrap_or("/"));
-    if let Some(user) = order.user {
-        command.uid(user);
-    }
-    if let Some(group) = order.group {
-        command.gid(group);
-    }
     command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // The log is opened by `keep_log`; that it can be is checked before anything runs.
-    Log::open(dir.log())?;
-    command.spawn()
+    Ok(command)
 }
 
 /// Copies both streams, each on a thread.

@@ -46,7 +46,8 @@ impl Pods {
         let pod = observed.pod;
         let Some(found) = find(pod, container) else { return Ok(()) };
         let launch = kubelet::launch(pod, found, observed.address, sources).map_err(failed)?;
-        self.runner.start(uid(pod), container, attempt, launch).await.map_err(failed)
+        let view = self.view(pod, &launch);
+        self.runner.start(uid(pod), container, attempt, launch, view).await.map_err(failed)
     }
 
     async fn remove(&self, pod: &Target) -> Result<(), WriteError> {

@@ -11,14 +11,14 @@ use serde_json::json;
 use tether_controllers::cache::Cache;
 use tether_controllers::worker::{Reconcile, log};
 use tether_controllers::write::WriteError;
-use tether_crd::engine::SnapshotInfo;
+use tether_crd::engine::{InstanceState, SnapshotInfo};
 use tether_crd::volume::Frontend;
-use tether_crd::{Engine, FINALIZER, NAMESPACE};
+use tether_crd::{Engine, FINALIZER, NAMESPACE, VolumeAttachment, names};
 use tether_engine::control::proto;
 use tether_engine::device::link::Link as DeviceLink;
 use tether_engine::device::place::Name;
 use tether_plan::instance::{EngineChange, EngineObserved, EngineProcess, Member, decide_engine};
-use tether_plan::object::name;
+use tether_plan::object::{is_deleting, name};
 
 use super::Shared;
 use super::manager::refused;
@@ -34,11 +34,13 @@ pub(super) struct Engines {
     cache: Arc<Cache<Engine>>,
     /// When engines were started that have yet to serve.
     starting: Mutex<BTreeMap<String, Timestamp>>,
+    /// Held to read while an engine is started, to write while the device of one is removed that is not to run here.
+    devices: tokio::sync::RwLock<()>,
 }
 
 impl Engines {
     pub fn new(shared: Arc<Shared>, cache: Arc<Cache<Engine>>) -> Arc<Self> {
-        Arc::new(Self { shared, cache, starting: Mutex::default() })
+        Arc::new(Self { shared, cache, starting: Mutex::default(), devices: tokio::sync::RwLock::default() })
     }
 
     /// Whether something was done that has to be looked at.
@@ -57,8 +59,8 @@ impl Engines {
                 self.starting.lock().insert(instance(), Timestamp::now());
                 Ok(true)
             }
-            EngineChange::Stop => self.stop(engine).await.map(|()| true),
-            EngineChange::RemoveDevice => self.remove_device(engine).await.map(|()| false),
+            EngineChange::Stop { keep_device } => self.stop(name(engine), keep_device).await.map(|()| true),
+            EngineChange::RemoveDevice => self.remove_device(&engine.spec.volume_name).await.map(|()| false),
             EngineChange::Promote => {
                 let request = proto::InstanceRequest { instance: instance() };
                 shared.link.engine()?.promote(request).await.map_err(|s| refused("promote the engine", &s))?;
@@ -126,26 +128,65 @@ impl Engines {
             nbd_tcp: shows && !device,
             ..proto::StartEngineRequest::default()
         };
+        let _devices = self.devices.read().await;
         let started = self.shared.link.instances()?.start_engine(request).await;
         let started = started.map_err(|status| refused("start the engine", &status))?;
         self.shared.view.lock().started(started.into_inner());
         Ok(())
     }
 
-    async fn stop(&self, engine: &Engine) -> Result<(), WriteError> {
-        let request =
-            proto::StopRequest { name: name(engine).to_owned(), detach_device: true, ..proto::StopRequest::default() };
+    async fn stop(&self, engine: &str, keep_device: bool) -> Result<(), WriteError> {
+        let detach_device = !keep_device;
+        let request = proto::StopRequest { name: engine.to_owned(), detach_device, ..proto::StopRequest::default() };
         let stopped = self.shared.link.instances()?.stop(request).await;
         stopped.map_err(|status| refused("stop the engine", &status))?;
-        self.shared.view.lock().stopped(name(engine));
-        self.starting.lock().remove(name(engine));
+        self.shared.view.lock().stopped(engine);
+        self.starting.lock().remove(engine);
         Ok(())
     }
 
+    /// The engine is not one of this node, or not any more: it was taken away while nothing was heard of this node. Nobody
+    /// here will serve its device again, so that whoever still waits for it has to hear that it is gone.
+    async fn left_behind(&self, engine: &str) -> Result<(), WriteError> {
+        let Some(volume) = names::volume_of_engine(engine) else { return Ok(()) };
+        let _devices = self.devices.write().await;
+        if self.cache.list().iter().any(|held| held.spec.volume_name == volume) {
+            return Ok(());
+        }
+        let runs = self.shared.view.lock().get(engine).is_some_and(|found| found.kind == "engine");
+        let place = self.shared.layout.devices.as_ref();
+        let device = place.zip(Name::new(volume).ok()).is_some_and(|(place, name)| place.directory(&name).exists());
+        if !runs && !device {
+            return Ok(());
+        }
+        let found = self.shared.api::<Engine>().get_opt(engine).await;
+        let found = found.map_err(|error| WriteError::of("read an engine", error))?;
+        if found.is_some_and(|found| found.spec.node_id == self.shared.node) {
+            return Ok(());
+        }
+        tracing::info!(engine, "is not to run on this node: what is left of it goes");
+        if runs {
+            self.stop(engine, false).await?;
+        }
+        self.remove_device(volume).await
+    }
+
+    /// Whether a ticket asks for the volume on this node; asked only when an engine is to end.
+    async fn is_asked_for(&self, engine: &Engine, has_process: bool) -> Result<bool, WriteError> {
+        let is_over = engine.status.current_state == InstanceState::Stopped && !has_process;
+        if engine.spec.desire_state == InstanceState::Running || is_over {
+            return Ok(false);
+        }
+        let attachments = self.shared.api::<VolumeAttachment>();
+        let found = attachments.get_opt(&engine.spec.volume_name).await;
+        let found = found.map_err(|error| WriteError::of("read the tickets of a volume", error))?;
+        let tickets = found.iter().flat_map(|held| held.spec.attachment_tickets.values());
+        Ok(!is_deleting(engine) && tickets.into_iter().any(|ticket| ticket.node_id == self.shared.node))
+    }
+
     /// An engine that did not end in order leaves its device waiting for the next one, which does not come here.
-    async fn remove_device(&self, engine: &Engine) -> Result<(), WriteError> {
-        let (Some(place), Ok(volume)) = (self.shared.layout.devices.clone(), Name::new(&engine.spec.volume_name))
-        else {
+    async fn remove_device(&self, volume: &str) -> Result<(), WriteError> {
+        let (Some(place), Ok(volume)) = (self.shared.layout.devices.clone(), Name::new(volume)) else {
             return Ok(());
         };
         let remove = move || match DeviceLink::find(&place, &volume) {
@@ -164,7 +205,9 @@ impl Reconcile for Engines {
 
     async fn reconcile(&self, key: &String) -> Result<Option<Timestamp>, WriteError> {
         for _ in 0..MAX_LOOKS {
-            let Some(engine) = self.cache.get(NAMESPACE, key) else { return Ok(None) };
+            let Some(engine) = self.cache.get(NAMESPACE, key) else {
+                return self.left_behind(key).await.map(|()| None);
+            };
             let (manager, found) = {
                 let view = self.shared.view.lock();
                 (view.manager(), view.get(key).filter(|found| found.kind == "engine").cloned())
@@ -174,6 +217,7 @@ impl Reconcile for Engines {
             let now = Timestamp::now();
             let begun = self.starting.lock().get(key).copied();
             let slow_at = begun.map(|begun| begun + SLOW_START);
+            let is_asked_for = self.is_asked_for(&engine, process.is_some()).await?;
             let observed = EngineObserved {
                 engine: &engine,
                 manager,
@@ -181,6 +225,7 @@ impl Reconcile for Engines {
                 process: process.as_ref(),
                 start_error: start_error.as_deref(),
                 is_slow: slow_at.is_none_or(|at| now >= at),
+                is_asked_for,
             };
             let plan = decide_engine(&observed, now);
             log(Self::NAME, &plan);

@@ -139,6 +139,9 @@ pub(crate) async fn run(client: Client, options: &Options, cancel: &Cancellation
         () = manager::follow(&shared, told, [&engine_queue, &replica_queue], (&engines, &replicas)) => {}
         () = async {
             tokio::join!(engines.ready(), replicas.ready(), nodes.ready(), settings.ready());
+            // Devices of engines that were taken away while no agent was here.
+            let devices = shared.layout.devices.iter().flat_map(|place| crate::container::files::names(&place.run));
+            devices.flatten().for_each(|volume| engine_queue.add(names::engine(&volume, 0)));
             tokio::join!(
                 work_many(engine_work, engine_queue.clone(), CONCURRENT_INSTANCES),
                 work_many(replica_work, replica_queue.clone(), CONCURRENT_INSTANCES),

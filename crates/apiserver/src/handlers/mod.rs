@@ -5,6 +5,7 @@ mod delete;
 mod filter;
 pub mod list;
 mod patch;
+mod proxy;
 mod review;
 mod subresource;
 mod view;

@@ -7,7 +7,7 @@ use tether_machinery::{crd, kinds};
 
 use super::patch::Patch;
 use super::write::{self, Tracking, Written};
-use super::{Context, decode, delete, view};
+use super::{Context, decode, delete, proxy, view};
 use crate::admission::Operation;
 use crate::object::meta_str;
 use crate::random;
@@ -19,6 +19,7 @@ pub async fn answer(cx: &Context<'_>) -> Result<Response<Body>, ApiError> {
     match (cx.resource.storage.as_str(), cx.info.subresource.as_str(), cx.info.verb) {
         ("pods", "binding", "create") => bind(cx, &cx.info.name).await,
         ("pods", "eviction", "create") => evict(cx).await,
+        ("pods", "log", "get") => proxy::log(cx).await,
         ("serviceaccounts", "token", "create") => token(cx).await,
         ("namespaces", "finalize", "update") => finalize(cx).await,
         (_, "scale", "get") => {

@@ -75,6 +75,8 @@ pub enum PkiError {
     Generate(#[from] rcgen::Error),
     #[error("cannot set up TLS: {0}")]
     Tls(#[from] rustls::Error),
+    #[error("cannot set up TLS towards nodes: {0}")]
+    Client(String),
 }
 
 /// A certificate with its key, both as PEM. Printing it shows no key.
@@ -187,6 +189,19 @@ impl Pki {
     pub fn node(&self, name: &str, now: Timestamp) -> Result<Credentials, PkiError> {
         let user = crate::auth::User::node(name);
         self.client(&format!("node-{name}"), &user.name, &[crate::auth::GROUP_NODES], now)
+    }
+
+    /// The certificate with which a node serves at its address.
+    pub fn node_server(&self, name: &str, address: std::net::IpAddr, now: Timestamp) -> Result<Credentials, PkiError> {
+        let user = crate::auth::User::node(name);
+        let hosts = vec![name.to_owned(), address.to_string()];
+        let file = format!("kubelet-{name}");
+        leaf::Request { file: &file, user: &user.name, groups: &[crate::auth::GROUP_NODES], hosts }.obtain(self, now)
+    }
+
+    /// The API server's identity towards nodes, which may do with them what it likes.
+    pub fn kubelet_client(&self, now: Timestamp) -> Result<Credentials, PkiError> {
+        self.client("apiserver-kubelet-client", "kube-apiserver-kubelet-client", &[GROUP_MASTERS], now)
     }
 
     /// The identity of a controller: `system:NAME`, to which the bootstrap policy binds its role.

@@ -58,7 +58,7 @@ struct Inner {
 impl Driver {
     /// Begins to watch. The driver is ready when everything was listed.
     pub fn new(client: Client, options: Options, stop: &CancellationToken) -> Self {
-        let view = View::start(&client, stop);
+        let view = View::start(&client, &options, stop);
         Self(Arc::new(Inner { client, options, view, busy: Busy::default() }))
     }
 

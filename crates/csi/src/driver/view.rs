@@ -11,6 +11,8 @@ use tether_crd::{Engine, NAMESPACE, Node, Setting, Volume, VolumeAttachment};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::Options;
+
 /// One cache for each kind, and a count of changes.
 #[derive(Clone)]
 pub(super) struct View {
@@ -24,8 +26,8 @@ pub(super) struct View {
 }
 
 impl View {
-    /// Watches until `stop`.
-    pub(super) fn start(client: &Client, stop: &CancellationToken) -> Self {
+    /// Watches until `stop` what the halves look at: the node half only volumes, and engines of its node.
+    pub(super) fn start(client: &Client, options: &Options, stop: &CancellationToken) -> Self {
         let view = Self {
             volumes: Cache::whole(None),
             attachments: Cache::whole(None),
@@ -35,23 +37,33 @@ impl View {
             changed: watch::Sender::new(0),
             is_listed: watch::Sender::new(false),
         };
+        let everything = watcher::Config::default;
+        let engines = match (&options.node, options.controller) {
+            (Some(node), false) => everything().labels(&format!("{}={node}", tether_crd::labels::NODE)),
+            _ => everything(),
+        };
         macro_rules! follow {
-            ($($cache:ident),+) => {$(
+            ($($cache:ident: $config:expr),+) => {$(
                 let changed = view.changed.clone();
                 view.$cache.subscribe(move |_| changed.send_modify(|count| *count += 1));
                 let api = Api::namespaced(client.clone(), NAMESPACE);
-                let running = view.$cache.clone().run(api, watcher::Config::default());
+                let running = view.$cache.clone().run(api, $config);
                 tokio::spawn(stop.clone().run_until_cancelled_owned(running));
             )+};
         }
-        follow!(volumes, attachments, engines, nodes, settings);
-        let listed = view.clone();
+        follow!(volumes: everything(), engines: engines);
+        if options.controller {
+            follow!(attachments: everything(), nodes: everything(), settings: everything());
+        }
+        let (listed, controller) = (view.clone(), options.controller);
         tokio::spawn(stop.clone().run_until_cancelled_owned(async move {
             listed.volumes.ready().await;
-            listed.attachments.ready().await;
             listed.engines.ready().await;
-            listed.nodes.ready().await;
-            listed.settings.ready().await;
+            if controller {
+                listed.attachments.ready().await;
+                listed.nodes.ready().await;
+                listed.settings.ready().await;
+            }
             listed.is_listed.send_replace(true);
         }));
         view

@@ -22,6 +22,7 @@ const EVICTION: Subresource =
     Subresource { name: "eviction", group: "policy", version: "v1", kind: "Eviction", verbs: CREATE };
 const FINALIZE: Subresource =
     Subresource { name: "finalize", group: "", version: "", kind: "Namespace", verbs: &["update"] };
+const LOG: Subresource = Subresource { name: "log", group: "", version: "", kind: "Pod", verbs: &["get"] };
 const TOKEN: Subresource =
     Subresource { name: "token", group: "authentication.k8s.io", version: "v1", kind: "TokenRequest", verbs: CREATE };
 
@@ -159,7 +160,7 @@ pub static ALL: &[Kind] = &[
         singular: "pod",
         short_names: &["po"],
         categories: &["all"],
-        subresources: &[BINDING, EVICTION, status("Pod")],
+        subresources: &[BINDING, EVICTION, LOG, status("Pod")],
         selectable: &[
             "spec.host",
             "spec.hostNetwork",

@@ -56,6 +56,8 @@ pub struct EngineObserved<'a> {
     pub start_error: Option<&'a str>,
     /// It takes long to serve, so that it is worth saying that it is on its way.
     pub is_slow: bool,
+    /// A ticket asks for the volume on this node: it will be back, and whoever has the device open waits for that.
+    pub is_asked_for: bool,
 }
 
 /// What is to be done.
@@ -64,8 +66,10 @@ pub enum EngineChange {
     Start {
         standby: bool,
     },
-    /// In order: it flushes and releases the volume. Its device goes with it.
-    Stop,
+    /// In order: it flushes and releases the volume. Its device goes with it, unless it is kept for the next engine.
+    Stop {
+        keep_device: bool,
+    },
     /// The device of one that did not end in order: nobody serves it here any more.
     RemoveDevice,
     Promote,
@@ -97,8 +101,13 @@ pub fn decide_engine(observed: &EngineObserved<'_>, now: Timestamp) -> Plan<Engi
     }
     let is_gone = observed.manager != Manager::Unknown && observed.process.is_none();
     if is_gone && !wanted && engine.status.current_state != InstanceState::Stopped {
-        let words = "Its device, if it left one, goes.";
-        plan.acts(PROCESS, subject(engine), Reason::EngineStopping, words, EngineChange::RemoveDevice);
+        if observed.is_asked_for {
+            let words = "Its device, if it left one, waits for the next engine: a ticket asks for the volume here.";
+            plan.rests(PROCESS, subject(engine), Reason::VolumeWanted, words);
+        } else {
+            let words = "Its device, if it left one, goes.";
+            plan.acts(PROCESS, subject(engine), Reason::EngineStopping, words, EngineChange::RemoveDevice);
+        }
     }
     if is_deleting(engine) && has_finalizer(engine, FINALIZER) {
         match (observed.manager, observed.process) {
@@ -134,7 +143,8 @@ fn follow(plan: &mut Plan<EngineChange>, observed: &EngineObserved<'_>, wanted: 
             plan.acts(PROCESS, subject(engine), Reason::EngineStarting, "It is to run.", change);
         }
         (false, Some(_)) => {
-            plan.acts(PROCESS, subject(engine), Reason::EngineStopping, "It is not to run.", EngineChange::Stop);
+            let change = EngineChange::Stop { keep_device: observed.is_asked_for };
+            plan.acts(PROCESS, subject(engine), Reason::EngineStopping, "It is not to run.", change);
         }
         (true, Some(found)) if matches!(found.process.state, ProcessState::Starting | ProcessState::Running) => {
             if found.is_standby && engine.spec.active {
@@ -339,8 +349,16 @@ mod tests {
     }
 
     fn step(engine: &mut Engine, manager: Manager, process: Option<&EngineProcess>) -> Vec<String> {
-        let observed =
-            EngineObserved { engine, manager, manager_name: "im", process, start_error: None, is_slow: true };
+        let is_asked_for = engine.spec.volume_name == "asked-for";
+        let observed = EngineObserved {
+            engine,
+            manager,
+            manager_name: "im",
+            process,
+            start_error: None,
+            is_slow: true,
+            is_asked_for,
+        };
         let plan = decide_engine(&observed, Timestamp::UNIX_EPOCH);
         let mut told = Vec::new();
         for change in plan.changes {
@@ -435,8 +453,21 @@ mod tests {
         assert_eq!((engine.status.current_state, engine.status.endpoint.as_str()), (InstanceState::Error, ""));
         assert_eq!(condition::find(&engine.status.conditions, INSTANCE_CREATION).unwrap().message, "fenced");
         engine.spec.desire_state = InstanceState::Stopped;
-        assert_eq!(step(&mut engine, Manager::Known, Some(&failed)), ["Stop"]);
-        step(&mut engine, Manager::Down, None);
+        assert_eq!(step(&mut engine, Manager::Known, Some(&failed)), ["Stop { keep_device: false }"]);
+        assert_eq!(step(&mut engine, Manager::Down, None), ["RemoveDevice"]);
         assert_eq!(engine.status.current_state, InstanceState::Stopped, "it is known that nothing runs");
+    }
+
+    #[test]
+    fn a_device_outlives_an_engine_that_will_be_back() {
+        let mut engine = engine();
+        engine.spec.volume_name = "asked-for".into();
+        engine.spec.desire_state = InstanceState::Running;
+        step(&mut engine, Manager::Known, Some(&serving(vec![member("m1", "a:1", true, true)])));
+        engine.spec.desire_state = InstanceState::Stopped;
+        let mut failed = serving(Vec::new());
+        failed.process.state = ProcessState::Error;
+        assert_eq!(step(&mut engine, Manager::Known, Some(&failed)), ["Stop { keep_device: true }"]);
+        assert_eq!(step(&mut engine, Manager::Known, None), Vec::<String>::new());
     }
 }

@@ -19,6 +19,25 @@ pub struct Launch {
     pub on_host: bool,
     pub user: Option<u32>,
     pub group: Option<u32>,
+    /// Further groups: those of the pod, and the one of its volumes.
+    pub groups: Vec<u32>,
+    /// What it sees of the pod's volumes, and where; outer paths come first.
+    pub mounts: Vec<Mount>,
+    /// It sees every device of the host.
+    pub all_devices: bool,
+}
+
+/// A volume of the pod, as a container sees it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Mount {
+    /// Where, in the container.
+    pub path: String,
+    pub volume: String,
+    /// The part of it that is shown.
+    pub sub_path: Option<String>,
+    pub read_only: bool,
+    /// As a block device, not as a file system.
+    pub device: bool,
 }
 
 /// Why a container cannot be run as it is.
@@ -34,6 +53,8 @@ pub enum LaunchError {
     Field(String),
     #[error("env {0}: this source of a value is not supported")]
     Unsupported(String),
+    #[error("volumeMount {path}: subPath {sub_path:?} must be relative and must not contain '..'")]
+    SubPath { path: String, sub_path: String },
 }
 
 /// The objects that a pod's environment comes from.
@@ -79,6 +100,7 @@ pub fn launch(pod: &Pod, container: &Container, address: &str, sources: &Sources
     }
     let arguments = container.command.iter().flatten().chain(container.args.iter().flatten());
     let argv = arguments.map(|text| expand(text, &env.values)).collect();
+    let mounts = mounts(container, &env.values)?;
     let context = container.security_context.as_ref();
     let pod_spec = pod.spec.as_ref();
     let pod_context = pod_spec.and_then(|spec| spec.security_context.as_ref());
@@ -88,10 +110,50 @@ pub fn launch(pod: &Pod, container: &Container, address: &str, sources: &Sources
         argv,
         env: env.in_order(),
         working_dir: container.working_dir.clone().filter(|dir| !dir.is_empty()),
-        on_host: privileged && pod_spec.and_then(|spec| spec.host_pid).unwrap_or_default(),
+        // With volumes at paths of its own it cannot be in the node's mount namespace.
+        on_host: privileged && mounts.is_empty() && pod_spec.and_then(|spec| spec.host_pid).unwrap_or_default(),
+        mounts,
+        all_devices: privileged,
+        groups: pod_context
+            .map(|context| context.supplemental_groups.iter().flatten().chain(&context.fs_group))
+            .into_iter()
+            .flatten()
+            .filter_map(|group| u32::try_from(*group).ok())
+            .collect(),
         user: id(context.and_then(|c| c.run_as_user), pod_context.and_then(|c| c.run_as_user)),
         group: id(context.and_then(|c| c.run_as_group), pod_context.and_then(|c| c.run_as_group)),
     })
+}
+
+/// Where the container sees what.
+fn mounts(container: &Container, values: &BTreeMap<String, String>) -> Result<Vec<Mount>, LaunchError> {
+    let mut all = Vec::new();
+    for mount in container.volume_mounts.iter().flatten() {
+        let expression = mount.sub_path_expr.as_ref().filter(|text| !text.is_empty());
+        let sub_path = expression.map(|text| expand(text, values)).or_else(|| mount.sub_path.clone());
+        let sub_path = sub_path.filter(|text| !text.is_empty());
+        if let Some(sub_path) =
+            sub_path.as_ref().filter(|sub| sub.starts_with('/') || sub.split('/').any(|s| s == ".."))
+        {
+            return Err(LaunchError::SubPath { path: mount.mount_path.clone(), sub_path: sub_path.clone() });
+        }
+        all.push(Mount {
+            path: mount.mount_path.clone(),
+            volume: mount.name.clone(),
+            sub_path,
+            read_only: mount.read_only.unwrap_or_default(),
+            device: false,
+        });
+    }
+    all.extend(container.volume_devices.iter().flatten().map(|device| Mount {
+        path: device.device_path.clone(),
+        volume: device.name.clone(),
+        sub_path: None,
+        read_only: false,
+        device: true,
+    }));
+    all.sort();
+    Ok(all)
 }
 
 /// What there is under a key of an object.
@@ -224,28 +286,41 @@ impl<'a> Environment<'a> {
     }
 
     fn field(&self, path: &str) -> Result<String, LaunchError> {
-        let meta = &self.pod.metadata;
-        let spec = self.pod.spec.as_ref();
-        let entry = |map: &Option<BTreeMap<String, String>>, key: &str| {
-            map.as_ref().and_then(|map| map.get(key)).cloned().unwrap_or_default()
-        };
-        let key_of = |prefix: &str| path.strip_prefix(prefix)?.strip_suffix("']");
-        if let Some(key) = key_of("metadata.labels['") {
-            return Ok(entry(&meta.labels, key));
-        }
-        if let Some(key) = key_of("metadata.annotations['") {
-            return Ok(entry(&meta.annotations, key));
-        }
-        let text = |value: Option<String>| Ok(value.unwrap_or_default());
         match path {
-            "metadata.name" => text(meta.name.clone()),
-            "metadata.namespace" => text(meta.namespace.clone()),
-            "metadata.uid" => text(meta.uid.clone()),
-            "spec.nodeName" => text(spec.and_then(|spec| spec.node_name.clone())),
-            "spec.serviceAccountName" => text(spec.and_then(|spec| spec.service_account_name.clone())),
             "status.hostIP" | "status.hostIPs" | "status.podIP" | "status.podIPs" => Ok(self.address.to_owned()),
-            other => Err(LaunchError::Field(other.to_owned())),
+            other => field(self.pod, other),
         }
+    }
+}
+
+/// A field of a pod, as its environment and its volumes see it.
+pub fn field(pod: &Pod, path: &str) -> Result<String, LaunchError> {
+    let meta = &pod.metadata;
+    let spec = pod.spec.as_ref();
+    let entry = |map: &Option<BTreeMap<String, String>>, key: &str| {
+        map.as_ref().and_then(|map| map.get(key)).cloned().unwrap_or_default()
+    };
+    let key_of = |prefix: &str| path.strip_prefix(prefix)?.strip_suffix("']");
+    if let Some(key) = key_of("metadata.labels['") {
+        return Ok(entry(&meta.labels, key));
+    }
+    if let Some(key) = key_of("metadata.annotations['") {
+        return Ok(entry(&meta.annotations, key));
+    }
+    let text = |value: Option<String>| Ok(value.unwrap_or_default());
+    let lines = |map: &Option<BTreeMap<String, String>>| {
+        let lines = map.iter().flatten().map(|(key, value)| format!("{key}={value:?}"));
+        Ok(lines.collect::<Vec<_>>().join("\n"))
+    };
+    match path {
+        "metadata.name" => text(meta.name.clone()),
+        "metadata.namespace" => text(meta.namespace.clone()),
+        "metadata.uid" => text(meta.uid.clone()),
+        "metadata.labels" => lines(&meta.labels),
+        "metadata.annotations" => lines(&meta.annotations),
+        "spec.nodeName" => text(spec.and_then(|spec| spec.node_name.clone())),
+        "spec.serviceAccountName" => text(spec.and_then(|spec| spec.service_account_name.clone())),
+        other => Err(LaunchError::Field(other.to_owned())),
     }
 }
 
@@ -362,6 +437,26 @@ mod tests {
         let without_key = Sources { secrets: BTreeMap::from([("keys".into(), BTreeMap::new())]), ..sources };
         let error = run(container, &without_key).unwrap_err();
         assert_eq!(error.to_string(), "couldn't find key k in Secret ns/keys");
+    }
+
+    #[test]
+    fn volumes_are_shown_outer_paths_first() {
+        let container = json!({
+            "name": "a", "command": ["x"], "env": [{"name": "N", "value": "one"}],
+            "volumeMounts": [
+                {"name": "data", "mountPath": "/data/inner", "subPathExpr": "dir-$(N)", "readOnly": true},
+                {"name": "scratch", "mountPath": "/data"},
+            ],
+            "volumeDevices": [{"name": "raw", "devicePath": "/dev/xvda"}],
+        });
+        let found = run(container.clone(), &Sources::default()).unwrap().mounts;
+        let shown: Vec<_> = found.iter().map(|m| format!("{} {} {:?}", m.path, m.volume, m.sub_path)).collect();
+        assert_eq!(shown, ["/data scratch None", "/data/inner data Some(\"dir-one\")", "/dev/xvda raw None"]);
+        assert!(found[1].read_only && found[2].device);
+        let mut escaping = container;
+        escaping["volumeMounts"][1]["subPath"] = json!("a/../../etc");
+        let error = run(escaping, &Sources::default()).unwrap_err().to_string();
+        assert!(error.contains("must not contain '..'"), "{error}");
     }
 
     #[test]

@@ -18,6 +18,7 @@ mod runs;
 mod status;
 #[cfg(test)]
 mod tests;
+pub mod volume;
 
 use std::collections::BTreeMap;
 
@@ -27,7 +28,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use tether_model::reason::Reason;
 use tether_model::report::Rule;
 
-pub use self::launch::{Launch, LaunchError, References, Sources, launch, references};
+pub use self::launch::{Launch, LaunchError, Mount, References, Sources, field, launch, references};
 use self::runs::{Again, Doing, Next, is_sidecar, next};
 pub use self::runs::{End, Run, Runs, is_alive, is_process};
 use self::status::Picture;
@@ -41,8 +42,10 @@ const VOLUMES: Rule = Rule("pod-volumes");
 const CONTAINERS: Rule = Rule("pod-containers");
 const STATUS: Rule = Rule("pod-status");
 
-/// The first look comes soon: a claim is often bound a moment after its pod.
-const FIRST_RETRY: SignedDuration = SignedDuration::from_secs(1);
+/// The first look comes soon: a claim is often bound a moment after its pod, and nobody tells a node of it.
+const FIRST_RETRY: SignedDuration = SignedDuration::from_millis(100);
+/// What takes longer than this is told.
+const PATIENCE: SignedDuration = SignedDuration::from_secs(1);
 /// A kubelet's longest pause between two attempts to mount.
 const LAST_RETRY: SignedDuration = SignedDuration::from_secs(122);
 
@@ -52,6 +55,8 @@ pub struct Observed<'a> {
     pub pod: &'a Pod,
     /// The volumes of the pod that are not mounted, each with the reason.
     pub unmounted: Vec<Unmounted>,
+    /// The volumes of the pod of which something is left on the node.
+    pub mounted: Vec<String>,
     /// The node's address. Pods have no network of their own, so it is theirs too.
     pub address: &'a str,
     /// The processes of the pod's containers.
@@ -66,6 +71,21 @@ pub struct Observed<'a> {
 pub struct Unmounted {
     pub volume: String,
     pub why: String,
+    pub obstacle: Obstacle,
+}
+
+/// What a pod waits for with a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// Its turn: it is being attached or mounted, and whoever does that tells of failures.
+    Progress,
+    /// Something that has to change first: a claim that is not bound.
+    Claim,
+}
+
+/// Whether a pod needs its volumes: it is to run, or something of it still does.
+pub fn needs_volumes(pod: &Pod, runs: &Runs) -> bool {
+    is_alive(runs) || !(is_deleting(pod) || is_finished(pod))
 }
 
 /// What is to be done.
@@ -121,6 +141,11 @@ fn finish(plan: &mut Plan<Change>, observed: &Observed<'_>, now: Timestamp) {
         let picture = Picture::over(pod.spec.as_ref(), &observed.runs);
         set_status(plan, observed, TERMINATION, Reason::BeingDeleted, words, &picture, now);
     }
+    if !observed.mounted.is_empty() {
+        let words = format!("mounted volumes=[{}]", observed.mounted.join(" "));
+        plan.blocked(TERMINATION, subject(pod), Reason::VolumeStillMounted, words);
+        return;
+    }
     let words = "The pod is being deleted and nothing of it is left on the node.";
     plan.acts(TERMINATION, subject(pod), Reason::BeingDeleted, words, Change::Remove { pod: Target::of(pod) });
 }
@@ -150,16 +175,28 @@ fn terminate(plan: &mut Plan<Change>, observed: &Observed<'_>, which: impl Fn(&s
 }
 
 fn wait(plan: &mut Plan<Change>, observed: &Observed<'_>, first: &Unmounted, now: Timestamp) {
-    let names: Vec<_> = observed.unmounted.iter().map(|unmounted| unmounted.volume.as_str()).collect();
+    let names = |which: fn(&Unmounted) -> bool| {
+        let names = observed.unmounted.iter().filter(|unmounted| which(unmounted));
+        names.map(|unmounted| unmounted.volume.as_str()).collect::<Vec<_>>().join(" ")
+    };
+    let stuck = observed.unmounted.iter().find(|unmounted| unmounted.obstacle == Obstacle::Claim);
     let words = format!(
-        "Unable to attach or mount volumes: unmounted volumes=[{}]: volume {:?}: {}",
-        names.join(" "),
-        first.volume,
-        first.why
+        "Unable to attach or mount volumes: unmounted volumes=[{}], unattached volumes=[], failed to process volumes=[{}]: {}",
+        names(|_| true),
+        names(|unmounted| unmounted.obstacle == Obstacle::Claim),
+        stuck.unwrap_or(first).why
     );
-    plan.tells(Event::warning(observed.pod, Reason::FailedMount, words.clone()));
-    let until = now + retry_in(observed.pod, now);
-    plan.waits(VOLUMES, subject(observed.pod), Reason::FailedMount, words.clone(), until);
+    let waited = waited(observed.pod, now);
+    // A claim is often bound a moment after its pod: that is no failure.
+    if stuck.is_some() && waited >= PATIENCE {
+        plan.tells(Event::warning(observed.pod, Reason::FailedMount, words.clone()));
+    }
+    if stuck.is_some() {
+        let until = now + (waited / 4).clamp(FIRST_RETRY, LAST_RETRY);
+        plan.waits(VOLUMES, subject(observed.pod), Reason::FailedMount, words.clone(), until);
+    } else {
+        plan.blocked(VOLUMES, subject(observed.pod), Reason::FailedMount, words.clone());
+    }
     // A pod that ran before (its node restarted, say) keeps its phase: Kubernetes never goes back to Pending.
     if phase(observed.pod) != "Running" {
         let picture = Picture::waiting(observed.pod.spec.as_ref());
@@ -167,10 +204,15 @@ fn wait(plan: &mut Plan<Change>, observed: &Observed<'_>, first: &Unmounted, now
     }
 }
 
+/// How long the pod has been here.
+fn waited(pod: &Pod, now: Timestamp) -> SignedDuration {
+    let since = pod.status.as_ref().and_then(|status| status.start_time.as_ref()).map_or(now, |time| time.0);
+    now.duration_since(since)
+}
+
 /// As long again as it has waited already, so that pauses double without anybody counting them.
 fn retry_in(pod: &Pod, now: Timestamp) -> SignedDuration {
-    let since = pod.status.as_ref().and_then(|status| status.start_time.as_ref()).map_or(now, |time| time.0);
-    now.duration_since(since).clamp(FIRST_RETRY, LAST_RETRY)
+    waited(pod, now).clamp(PATIENCE, LAST_RETRY)
 }
 
 /// A pod that may run: init containers one after the other, then all the others.

@@ -29,7 +29,14 @@ fn pod() -> Pod {
 }
 
 fn observed(pod: &Pod) -> Observed<'_> {
-    Observed { pod, unmounted: Vec::new(), address: "127.0.0.2", runs: Runs::new(), unready: BTreeMap::new() }
+    Observed {
+        pod,
+        unmounted: Vec::new(),
+        mounted: Vec::new(),
+        address: "127.0.0.2",
+        runs: Runs::new(),
+        unready: BTreeMap::new(),
+    }
 }
 
 /// Decides, and gives the pod as it is after the plan; `None` if it was removed.
@@ -107,8 +114,9 @@ fn a_pod_that_a_finalizer_holds_is_not_finished_twice() {
 fn a_pod_waits_for_its_volumes_and_says_for_which() {
     let mut pod = pod();
     pod.spec.as_mut().unwrap().init_containers = Some(vec![container("setup")]);
-    let unmounted = vec![Unmounted { volume: "data".into(), why: "no driver".into() }];
+    let unmounted = vec![stuck("data", "PVC is not bound")];
     let plan = decide(&Observed { unmounted, ..observed(&pod) }, at(NOW));
+    assert_eq!(plan.events, [], "a claim may be bound in a moment");
     let [Change::SetStatus { status, .. }] = plan.changes.as_slice() else { panic!("{plan}") };
     pod.status = Some((**status).clone());
     let expected =
@@ -116,7 +124,11 @@ fn a_pod_waits_for_its_volumes_and_says_for_which() {
     assert_eq!(summary(&pod), expected);
     let waiting = status.container_statuses.as_ref().unwrap()[0].state.clone().unwrap().waiting.unwrap();
     assert_eq!(waiting.reason.as_deref(), Some("PodInitializing"));
-    let text = "Unable to attach or mount volumes: unmounted volumes=[data]: volume \"data\": no driver";
+    let moved_on = Unmounted { obstacle: Obstacle::Progress, ..stuck("more", "not attached") };
+    let unmounted = vec![moved_on, stuck("data", "PVC is not bound")];
+    let plan = decide(&Observed { unmounted, ..observed(&pod) }, at(NOW) + SignedDuration::from_secs(2));
+    let text = "Unable to attach or mount volumes: unmounted volumes=[more data], unattached volumes=[], \
+                failed to process volumes=[data]: PVC is not bound";
     assert_eq!(plan.events[0].note, text);
     assert_eq!(
         condition(&pod, "Initialized").unwrap().message.as_deref(),
@@ -124,29 +136,49 @@ fn a_pod_waits_for_its_volumes_and_says_for_which() {
     );
 }
 
+fn stuck(volume: &str, why: &str) -> Unmounted {
+    Unmounted { volume: volume.into(), why: why.into(), obstacle: Obstacle::Claim }
+}
+
 #[test]
-fn pauses_between_attempts_double() {
-    let unmounted = || vec![Unmounted { volume: "data".into(), why: "no driver".into() }];
+fn a_deleted_pod_stays_until_its_volumes_are_unmounted() {
+    let (_, pod) = step(pod(), EARLIER);
+    let mut pod = pod.unwrap();
+    pod.metadata.deletion_timestamp = Some(Time(at(NOW)));
+    let mounted = vec!["data".to_owned()];
+    let plan = decide(&Observed { mounted: mounted.clone(), ..observed(&pod) }, at(NOW));
+    let [Change::SetStatus { status, .. }] = plan.changes.as_slice() else { panic!("{plan}") };
+    pod.status = Some((**status).clone());
+    let plan = decide(&Observed { mounted, ..observed(&pod) }, at(NOW));
+    assert_eq!(plan.changes, [], "{plan}");
+    let plan = decide(&observed(&pod), at(NOW));
+    assert!(matches!(plan.changes.as_slice(), [Change::Remove { .. }]), "{plan}");
+}
+
+#[test]
+fn pauses_between_looks_grow_with_the_time_waited() {
+    let unmounted = || vec![stuck("data", "PVC is not bound")];
     let mut pod = pod();
     let mut now = at(EARLIER);
     let mut pauses = Vec::new();
-    for _ in 0..10 {
+    for _ in 0..40 {
         let plan = decide(&Observed { unmounted: unmounted(), ..observed(&pod) }, now);
         if let Some(Change::SetStatus { status, .. }) = plan.changes.first() {
             pod.status = Some((**status).clone());
         }
         let until = plan.wake_at().unwrap();
-        pauses.push(until.duration_since(now).as_secs());
+        pauses.push(until.duration_since(now).as_millis());
         now = until;
     }
-    assert_eq!(pauses, [1, 1, 2, 4, 8, 16, 32, 64, 122, 122]);
+    assert_eq!(pauses[..7], [100, 100, 100, 100, 100, 125, 156]);
+    assert_eq!(pauses[39], 122_000);
 }
 
 #[test]
 fn a_running_pod_never_goes_back_to_pending() {
     let (_, pod) = step(pod(), EARLIER);
     let pod = pod.unwrap();
-    let unmounted = vec![Unmounted { volume: "data".into(), why: "lost".into() }];
+    let unmounted = vec![stuck("data", "lost")];
     let plan = decide(&Observed { unmounted, ..observed(&pod) }, at(NOW));
     assert_eq!(plan.changes, [], "{plan}");
     assert_eq!(plan.events.len(), 1);

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use tether_apiserver::pki::{Credentials, Kubeconfig, Pki};
 
 use super::marker::write_atomically;
-use super::{Layout, Marker, node_name};
+use super::{Layout, Marker, node_address, node_name};
 
 /// Opens the cluster's certificate authority, made on the first start, and writes every kubeconfig anew: the port
 /// may have changed, and certificates are renewed before they expire.
@@ -31,6 +31,9 @@ pub(crate) fn write_credentials(layout: &Layout, marker: &Marker) -> Result<()> 
     for number in 1..=marker.nodes {
         let name = node_name(number);
         write(&layout.node_kubeconfig(&name), &name, &pki.node(&name, now)?)?;
+        let serving = pki.node_server(&name, node_address(marker, number), now)?;
+        let (path, text) = (layout.node_certificate(&name), format!("{}{}", serving.certificate_pem, serving.key_pem));
+        write_atomically(&path, text.as_bytes(), 0o600).with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
 }

@@ -67,6 +67,11 @@ impl Layout {
         self.node(name).join("kubeconfig")
     }
 
+    /// With which a node serves.
+    pub(crate) fn node_certificate(&self, name: &str) -> PathBuf {
+        self.node(name).join("serving.pem")
+    }
+
     pub(crate) fn logs(&self) -> PathBuf {
         self.dir.join("logs")
     }

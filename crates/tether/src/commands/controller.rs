@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::runtime::wait::await_condition;
 use kube::{Api, Client};
 use tether_controllers::{Options, leader};
-use tether_plan::attach_detach;
+use tether_plan::{attach_detach, node};
 use tokio::time::timeout;
 
 use super::role::{self, Threads};
@@ -39,8 +39,11 @@ pub(crate) struct Args {
     #[arg(long, requires = "attach_detach")]
     disable_force_detach_on_timeout: bool,
     /// How long such a volume is left there otherwise
-    #[arg(long, default_value = "6m", requires = "attach_detach")]
+    #[arg(long, default_value = "6m", env = "TETHER_FORCE_DETACH_AFTER", requires = "attach_detach")]
     force_detach_after: SignedDuration,
+    /// How long nothing may be heard of a node before it counts as not ready
+    #[arg(long, default_value = "50s", env = "TETHER_NODE_MONITOR_GRACE")]
+    node_monitor_grace: SignedDuration,
     #[command(flatten)]
     logs: LogArgs,
 }
@@ -58,6 +61,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
                 disable_force_detach: args.disable_force_detach_on_timeout,
             }),
             storage_nodes: true,
+            node: node::lifecycle::Settings { monitor_grace: args.node_monitor_grace, ..Default::default() },
             root_ca: client::root_ca(&args.kubeconfig)?,
             on_leading: Arc::new({
                 let client = client.clone();

@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
+use tether_agent::server::Identity;
 use tether_agent::storage::Layout;
 use tether_agent::{Options, Restarts, namespace};
 use tether_engine::device::available;
@@ -48,6 +49,12 @@ pub(crate) struct Args {
     /// Directory of the processes that keep kernel devices while engines are away; must not outlive a reboot
     #[arg(long, value_name = "DIR", default_value = RUN)]
     device_run: PathBuf,
+    /// Certificate and key (one PEM file) with which the node serves logs of containers; without it, it does not
+    #[arg(long, value_name = "FILE")]
+    serving_certificate: Option<PathBuf>,
+    /// Port of that service; 0 takes a free one
+    #[arg(long, default_value_t = 0, requires = "serving_certificate")]
+    port: u16,
     #[arg(long, env = RESTARTS_ENV, hide = true)]
     restarts: Option<u32>,
     #[arg(long, env = LAST_EXIT_ENV, hide = true)]
@@ -76,6 +83,7 @@ pub(crate) fn run(args: Args) -> Result<Exit> {
     std::fs::create_dir_all(&manager)?;
     let socket = manager.join("control.sock");
     let text = |path: &std::path::Path| path.display().to_string();
+    let api = args.serving_certificate.map(|path| identity(&path, &kubeconfig)).transpose()?;
     let options = Options {
         name: args.name,
         address: args.address,
@@ -93,6 +101,7 @@ pub(crate) fn run(args: Args) -> Result<Exit> {
         mounts_unavailable: namespace::unavailable(),
         // Containers outlive this process; by its mark a later `tether up` finds them.
         container_env: std::env::var(CLUSTER_ENV).map(|mark| (CLUSTER_ENV.to_owned(), mark)).into_iter().collect(),
+        api: api.map(|identity| (args.port, identity)),
         restarts: supervised.then_some(restarts),
     };
     role::runtime(Threads::One)?.block_on(async {
@@ -101,4 +110,13 @@ pub(crate) fn run(args: Args) -> Result<Exit> {
         Box::pin(tether_agent::run(client, options, role::ready, cancel)).await?;
         Ok(Exit::Success)
     })
+}
+
+/// As whom the node serves, and that it trusts the cluster's authority.
+fn identity(path: &std::path::Path, kubeconfig: &std::path::Path) -> Result<Identity> {
+    let read = std::fs::read_to_string(path);
+    let certificate_pem = read.with_context(|| format!("--serving-certificate {}", path.display()))?;
+    let ca = client::root_ca(kubeconfig)?;
+    let client_ca_pem = ca.with_context(|| format!("--kubeconfig {}: names no authority", kubeconfig.display()))?;
+    Ok(Identity { certificate_pem, client_ca_pem })
 }

@@ -219,6 +219,7 @@ fn programs(layout: &Layout, marker: &Marker, logs: LogArgs, namespaces: bool) -
         args.extend(["--data-dir".into(), layout.node(&name).into()]);
         args.extend(["--address".into(), node_address(marker, number).to_string().into()]);
         args.extend(["--zone".into(), node_zone(number).into()]);
+        args.extend(["--serving-certificate".into(), layout.node_certificate(&name).into()]);
         if namespaces {
             args.extend(["--namespace".into(), layout.namespace(&name).into()]);
             args.extend(["--device-run".into(), layout.devices(&name).into()]);

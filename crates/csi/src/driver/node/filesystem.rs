@@ -1,9 +1,11 @@
 //! File systems: found, made, checked, grown.
 
 use std::ffi::{OsStr, OsString};
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
+use std::time::Duration;
 
+use rustix::fs::OFlags;
 use tonic::Status;
 
 use super::mounts::{run, said, succeed};
@@ -15,6 +17,10 @@ pub(super) const DEFAULT: &str = "ext4";
 const NOTHING_FOUND: i32 = 2;
 /// Bits of fsck's answer: corrected, and corrected but the machine wants a restart.
 const CORRECTED: i32 = 0b11;
+
+/// Looks at a device that is in use, and the pause between them: a container that just ended lets go of it in a moment.
+const FREE_LOOKS: u32 = 50;
+const FREE_PAUSE: Duration = Duration::from_millis(20);
 
 /// Major and minor number of a block device.
 pub(super) fn device_number(path: &Path) -> Result<(u64, u64), Status> {
@@ -94,6 +100,24 @@ pub(super) async fn grow(device: &Path, mounted_at: &Path, fs_type: &str) -> Res
         fs_type if fs_type.starts_with("ext") => succeed("resize2fs", &[device.as_os_str()]).await,
         other => Err(Status::internal(format!("file system {other:?} cannot be grown"))),
     }
+}
+
+/// Returns once nobody has the device mounted or to himself: in another mount namespace it may be mounted still.
+pub(super) async fn until_free(device: &Path) -> Result<(), Status> {
+    for _ in 0..FREE_LOOKS {
+        let path = device.to_owned();
+        let look = tokio::task::spawn_blocking(move || {
+            let flags = i32::try_from(OFlags::EXCL.bits()).unwrap_or_default();
+            std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path)
+        });
+        match look.await.map_err(|error| Status::internal(error.to_string()))? {
+            Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => tokio::time::sleep(FREE_PAUSE).await,
+            // One that is gone, or has nothing behind it, is nobody's.
+            _ => return Ok(()),
+        }
+    }
+    let words = format!("device {} is in use when it was no longer expected to be in use", device.display());
+    Err(Status::internal(words))
 }
 
 /// Bytes of a block device, by its number.

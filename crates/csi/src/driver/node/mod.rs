@@ -70,7 +70,7 @@ impl Node for Driver {
         request: Request<NodeUnstageVolumeRequest>,
     ) -> Result<Response<NodeUnstageVolumeResponse>, Status> {
         let request = request.into_inner();
-        stage::unstage(&self.0, &request.volume_id, &request.staging_target_path).await?;
+        stage::unstage(&self.0, self.node(), &request.volume_id, &request.staging_target_path).await?;
         Ok(Response::new(NodeUnstageVolumeResponse {}))
     }
 

@@ -1,6 +1,7 @@
 //! Once for a volume on a node: its file system is mounted, or its device bound to a file.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use tonic::Status;
 
@@ -9,6 +10,9 @@ use super::super::capability::check;
 use super::{filesystem, mounts, required};
 use crate::proto::volume_capability::AccessType;
 use crate::proto::{NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeStageVolumeRequest};
+
+/// How far one watch may be behind another.
+const BEHIND: Duration = Duration::from_secs(2);
 
 /// The parameter of a class with further words for mkfs.
 const MKFS_PARAMETERS: &str = "mkfsParams";
@@ -21,6 +25,8 @@ pub(super) async fn stage(driver: &Inner, node: &str, request: NodeStageVolumeRe
     check(capability)?;
     let _claim = driver.busy.claim(format!("{id} on this node"))?;
     driver.view.ready().await;
+    // The controller half saw it attached; what this process watches may be a moment behind.
+    driver.view.until(BEHIND, || driver.view.engine_on(id, node)).await;
     let device = device(driver, node, id)?;
     match &capability.access_type {
         Some(AccessType::Mount(wanted)) => {
@@ -102,13 +108,23 @@ pub(super) fn unreadable(error: std::io::Error) -> Status {
     Status::internal(format!("cannot read mounts: {error}"))
 }
 
-pub(super) async fn unstage(driver: &Inner, id: &str, staging: &str) -> Result<(), Status> {
+pub(super) async fn unstage(driver: &Inner, node: &str, id: &str, staging: &str) -> Result<(), Status> {
     let id = required("volume_id", id)?;
     let staging = PathBuf::from(required("staging_target_path", staging)?);
     let _claim = driver.busy.claim(format!("{id} on this node"))?;
     let file = block_file(&staging, id);
+    let staged = mounts::at(&staging).map_err(unreadable)?.map(|mount| mount.device);
+    let held = staged.or_else(|| filesystem::device_number(&file).ok());
     mounts::unmount(&file).await?;
     mounts::unmount(&staging).await?;
+    let device = match held {
+        Some((major, minor)) => device_path(major, minor).ok(),
+        // An earlier call unmounted it and may not have seen it free.
+        None => self::device(driver, node, id).ok(),
+    };
+    if let Some(device) = device {
+        filesystem::until_free(&device).await?;
+    }
     // Only now: in a mounted file system the name could be a user's file.
     match std::fs::remove_file(&file) {
         Err(error) if !matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {

@@ -1,0 +1,288 @@
+//! A cluster for the suite: the one that `TETHER_E2E_KUBECONFIG` names, or one of its own. The cases do not know which.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::{Event, Node, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttachment};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::runtime::wait::{Condition, await_condition};
+use kube::{Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tether_testkit::Cluster;
+
+/// A debug build on a machine that is busy with other tests is slow.
+pub(crate) const LIMIT: Duration = Duration::from_secs(120);
+/// Names the cluster to use.
+const KUBECONFIG: &str = "TETHER_E2E_KUBECONFIG";
+/// A program that is called with `stop NODE` and `start NODE`, for clusters that are not the suite's own.
+const NODE_CONTROL: &str = "TETHER_E2E_NODE_CONTROL";
+pub(crate) const CLASS: &str = "tether-e2e";
+const DRIVER: &str = "driver.longhorn.io";
+
+pub(crate) struct Lab {
+    pub(crate) client: Client,
+    pub(crate) nodes: Vec<String>,
+    pub(crate) runtime: tokio::runtime::Runtime,
+    pub(crate) cluster: Option<Cluster>,
+}
+
+impl Lab {
+    /// `env`: settings of a cluster of the suite's own.
+    pub(crate) fn start(env: &[&str]) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let (cluster, client) = match std::env::var_os(KUBECONFIG) {
+            Some(path) => (None, runtime.block_on(connect(path.into()))),
+            None => {
+                let wrapper: Vec<&str> = std::iter::once("env").chain(env.iter().copied()).collect();
+                let cluster = Cluster::builder(env!("CARGO_BIN_EXE_tether")).nodes(3).wrapper(&wrapper).start();
+                let client = runtime.block_on(cluster.client());
+                (Some(cluster), client)
+            }
+        };
+        let mut lab = Self { client, nodes: Vec::new(), runtime, cluster };
+        lab.nodes = lab.list::<Node>().iter().map(ResourceExt::name_any).take(3).collect();
+        assert_eq!(lab.nodes.len(), 3, "the suite needs three nodes");
+        lab.storage_is_ready();
+        let class: StorageClass = of(json!({
+            "metadata": {"name": CLASS}, "provisioner": DRIVER, "allowVolumeExpansion": true,
+            "parameters": {"numberOfReplicas": "3"},
+        }));
+        let classes: Api<StorageClass> = Api::all(lab.client.clone());
+        let params = PatchParams::apply("tether-e2e");
+        lab.run(classes.patch(CLASS, &params, &Patch::Apply(with_kind(&class)))).unwrap();
+        lab
+    }
+
+    /// Waits until every node has its instance manager and a disk.
+    fn storage_is_ready(&self) {
+        use tether_crd::instance_manager::InstanceManagerState;
+        let api: Api<tether_crd::InstanceManager> = Api::namespaced(self.client.clone(), tether_crd::NAMESPACE);
+        let disks: Api<tether_crd::Node> = Api::namespaced(self.client.clone(), tether_crd::NAMESPACE);
+        self.until("instance managers run", || {
+            let all = self.run(api.list(&ListParams::default())).ok()?;
+            let running = all.iter().filter(|im| im.status.current_state == InstanceManagerState::Running);
+            let nodes = self.run(disks.list(&ListParams::default())).ok()?;
+            let ready = nodes.iter().filter(|node| {
+                node.is_ready() && node.status.disk_status.values().any(|disk| disk.storage_maximum > 0)
+            });
+            (running.count() >= 3 && ready.count() >= 3).then_some(())
+        });
+    }
+
+    pub(crate) fn run<T>(&self, future: impl Future<Output = T>) -> T {
+        self.runtime.block_on(future)
+    }
+
+    fn list<K>(&self) -> Vec<K>
+    where
+        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+    {
+        self.run(Api::<K>::all(self.client.clone()).list(&ListParams::default())).unwrap().items
+    }
+
+    pub(crate) fn api<K>(&self) -> Api<K>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    {
+        Api::namespaced(self.client.clone(), "default")
+    }
+
+    /// Looks until there is something; panics with `what` after [`LIMIT`].
+    pub(crate) fn until<T>(&self, what: &str, look: impl Fn() -> Option<T>) -> T {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            if let Some(found) = look() {
+                return found;
+            }
+            assert!(Instant::now() < deadline, "not within {LIMIT:?}: {what}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    pub(crate) fn wait<K>(&self, name: &str, what: impl Condition<K>) -> Option<K>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + Clone
+            + Debug
+            + DeserializeOwned
+            + Send
+            + 'static,
+    {
+        let api = self.api::<K>();
+        let waiting = async { tokio::time::timeout(LIMIT, await_condition(api.clone(), name, what)).await };
+        let Ok(found) = self.run(waiting) else {
+            let events: Vec<_> = self.events(name).into_iter().map(|(r, m)| format!("{r}: {m}")).collect();
+            panic!("{name} is {:#?}\nevents:\n{}", self.run(self.api::<K>().get_opt(name)), events.join("\n"))
+        };
+        found.unwrap()
+    }
+
+    pub(crate) fn claim(&self, name: &str, more: Value) {
+        let mut claim = json!({
+            "metadata": {"name": name},
+            "spec": {
+                "accessModes": ["ReadWriteOnce"], "storageClassName": CLASS,
+                "resources": {"requests": {"storage": "128Mi"}},
+            },
+        });
+        merge(&mut claim["spec"], more);
+        self.run(self.api::<PersistentVolumeClaim>().create(&PostParams::default(), &of(claim))).unwrap();
+    }
+
+    /// A pod on a node that runs a script, with its claim at `/data`; `more` changes the spec.
+    pub(crate) fn pod(&self, name: &str, node: usize, claim: &str, script: &str, more: Value) -> Pod {
+        let mut spec = json!({
+            "nodeName": self.nodes[node], "restartPolicy": "Never", "terminationGracePeriodSeconds": 5,
+            "containers": [{
+                "name": "app", "image": "tether", "command": ["sh", "-euc", script],
+                "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+            }],
+            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
+        });
+        merge(&mut spec, more);
+        let pod = of(json!({"metadata": {"name": name}, "spec": spec}));
+        self.run(self.api::<Pod>().create(&PostParams::default(), &pod)).unwrap()
+    }
+
+    pub(crate) fn running(&self, name: &str) -> Pod {
+        self.wait::<Pod>(name, phase_is("Running")).unwrap()
+    }
+
+    /// Waits until the pod's script has succeeded, and removes the pod.
+    pub(crate) fn succeeds(&self, name: &str) {
+        let over = |pod: Option<&Pod>| matches!(phase(pod), Some("Succeeded" | "Failed"));
+        let pod = self.wait::<Pod>(name, over).unwrap();
+        assert_eq!(phase(Some(&pod)), Some("Succeeded"), "{name}: {:#?}", pod.status);
+        self.delete(name);
+    }
+
+    pub(crate) fn delete(&self, name: &str) {
+        self.run(self.api::<Pod>().delete(name, &DeleteParams::default())).unwrap();
+        self.wait::<Pod>(name, |pod: Option<&Pod>| pod.is_none());
+    }
+
+    pub(crate) fn delete_claim(&self, name: &str) {
+        self.run(self.api::<PersistentVolumeClaim>().delete(name, &DeleteParams::default())).unwrap();
+        self.wait::<PersistentVolumeClaim>(name, |claim: Option<&PersistentVolumeClaim>| claim.is_none());
+    }
+
+    /// The volume of a claim, once it is bound.
+    pub(crate) fn volume_of(&self, claim: &str) -> String {
+        let name = |claim: &PersistentVolumeClaim| claim.spec.as_ref()?.volume_name.clone();
+        let bound = self.wait(claim, move |claim: Option<&PersistentVolumeClaim>| claim.and_then(name).is_some());
+        bound.as_ref().and_then(name).unwrap()
+    }
+
+    /// Reason and message of the events about an object.
+    pub(crate) fn events(&self, about: &str) -> Vec<(String, String)> {
+        let all = self.run(self.api::<Event>().list(&ListParams::default())).map(|list| list.items);
+        let ours =
+            all.unwrap_or_default().into_iter().filter(|event| event.involved_object.name.as_deref() == Some(about));
+        ours.map(|event| (event.reason.unwrap_or_default(), event.message.unwrap_or_default())).collect()
+    }
+
+    pub(crate) fn event(&self, about: &str, reason: &str, part: &str) -> String {
+        let found = || self.events(about).into_iter().find(|(r, message)| r == reason && message.contains(part));
+        self.until(&format!("event {reason} about {about}: …{part}…"), found).1
+    }
+
+    /// Attachments of this driver.
+    pub(crate) fn attachments(&self) -> Vec<VolumeAttachment> {
+        self.list::<VolumeAttachment>().into_iter().filter(|held| held.spec.attacher == DRIVER).collect()
+    }
+
+    /// Volumes that a node says it uses.
+    pub(crate) fn in_use(&self, node: usize) -> Vec<String> {
+        let node = self.run(Api::<Node>::all(self.client.clone()).get(&self.nodes[node])).unwrap();
+        node.status.and_then(|status| status.volumes_in_use).unwrap_or_default()
+    }
+
+    /// Takes a node away (or gives it back); false if this cluster offers no way to.
+    pub(crate) fn node(&self, what: &str, node: usize) -> bool {
+        use rustix::process::Signal;
+        if let Some(cluster) = &self.cluster {
+            let pid = cluster.pid(&self.nodes[node]).expect("the agent must run");
+            tether_testkit::cluster::signal(pid, if what == "stop" { Signal::STOP } else { Signal::CONT });
+            return true;
+        }
+        let Some(program) = std::env::var_os(NODE_CONTROL) else { return false };
+        Command::new(program).args([what, &self.nodes[node]]).status().is_ok_and(|status| status.success())
+    }
+
+    /// Checks that nothing is left: no attachment, ticket, volume in use, and on a cluster of our own no mount.
+    pub(crate) fn nothing_is_left(&self) {
+        self.until("no VolumeAttachment is left", || self.attachments().is_empty().then_some(()));
+        let tickets: Api<tether_crd::VolumeAttachment> = Api::namespaced(self.client.clone(), tether_crd::NAMESPACE);
+        self.until("no ticket of CSI is left", || {
+            let all = self.run(tickets.list(&ListParams::default())).ok()?;
+            let held = all.iter().flat_map(|held| held.spec.attachment_tickets.values());
+            let csi = held.filter(|ticket| ticket.kind == tether_crd::attachment::TicketType::Csi);
+            (csi.count() == 0).then_some(())
+        });
+        for node in 0..self.nodes.len() {
+            self.until("no volume is in use", || self.in_use(node).is_empty().then_some(()));
+        }
+        for (node, mounts) in self.mounts() {
+            assert!(mounts.is_empty(), "{node} still has {mounts:#?}");
+        }
+    }
+
+    /// What is mounted of volumes, by node; on a cluster of our own.
+    pub(crate) fn mounts(&self) -> BTreeMap<String, Vec<String>> {
+        let Some(cluster) = &self.cluster else { return BTreeMap::new() };
+        let of = |node: &String| {
+            let holder = format!("--mount={}", cluster.dir().join("run").join(node).join("mnt").display());
+            let output = Command::new("nsenter").args([&holder, "cat", "/proc/self/mountinfo"]).output().unwrap();
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            let ours = text
+                .lines()
+                .filter(|line| line.contains("/kubernetes.io/csi/") || line.contains("/kubernetes.io~csi/"));
+            (node.clone(), ours.map(str::to_owned).collect())
+        };
+        self.nodes.iter().map(of).collect()
+    }
+}
+
+async fn connect(path: PathBuf) -> Client {
+    let file = Kubeconfig::read_from(path).expect("the kubeconfig must be readable");
+    let config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.unwrap();
+    Client::try_from(config).unwrap()
+}
+
+pub(crate) fn of<T: DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+fn with_kind(class: &StorageClass) -> Value {
+    let mut value = serde_json::to_value(class).unwrap();
+    merge(&mut value, json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass"}));
+    value
+}
+
+/// Sets what `more` has in `into`.
+pub(crate) fn merge(into: &mut Value, more: Value) {
+    match (into, more) {
+        (Value::Object(into), Value::Object(more)) => {
+            for (key, value) in more {
+                merge(into.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (into, Value::Null) if !into.is_null() => {}
+        (into, more) => *into = more,
+    }
+}
+
+pub(crate) fn phase(pod: Option<&Pod>) -> Option<&str> {
+    pod?.status.as_ref()?.phase.as_deref()
+}
+
+pub(crate) fn phase_is(wanted: &'static str) -> impl Condition<Pod> {
+    move |pod: Option<&Pod>| phase(pod) == Some(wanted)
+}

@@ -13,7 +13,9 @@ pub mod http;
 pub mod lanes;
 pub mod metrics;
 pub mod provisioner;
+pub mod resizer;
 pub mod serve;
+pub mod snapshotter;
 
 /// What `proto/csi/v1/csi.proto` describes.
 #[allow(clippy::all, clippy::pedantic, missing_docs, reason = "generated")]

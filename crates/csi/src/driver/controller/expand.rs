@@ -4,6 +4,7 @@ use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
 use tether_crd::volume::State;
 use tether_crd::{NAMESPACE, Volume};
+use tether_plan::clone::is_pending;
 use tonic::Status;
 
 use super::super::capability::is_block;
@@ -31,6 +32,9 @@ pub(super) async fn expand(
     }
     if volume.is_migrating() {
         return Err(Status::failed_precondition(format!("volume {id} is being migrated")));
+    }
+    if is_pending(&volume) {
+        return Err(Status::failed_precondition(format!("volume {id} is being copied from its source")));
     }
     let was_attached = volume.status.state == State::Attached;
     if size > volume.spec.size.0 {

@@ -67,7 +67,8 @@ pub(super) async fn create(driver: &Inner, request: CreateVolumeRequest) -> Resu
     }
     let made = driver.view.until(PATIENCE, || {
         let volume = driver.view.volume(&id)?;
-        (!matches!(volume.status.state, State::Unset | State::Creating)).then_some(volume)
+        // A new volume is detached first: only then it can be grown or attached.
+        (!matches!(volume.status.state, State::Unset | State::Creating | State::Detaching)).then_some(volume)
     });
     let Some(made) = made.await else {
         return Err(Status::deadline_exceeded(format!("volume {id} was asked for, and is not made yet")));

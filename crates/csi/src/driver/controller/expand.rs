@@ -27,9 +27,14 @@ pub(super) async fn expand(
     if range.limit_bytes > 0 && size > range.limit_bytes {
         return Err(Status::out_of_range(format!("volume {id} has {size} bytes already")));
     }
-    if !matches!(volume.status.state, State::Attached | State::Detached) {
+    // One that is on its way there or away from there is waited for.
+    let settled = driver.view.until(PATIENCE, || {
+        let volume = driver.view.volume(id)?;
+        matches!(volume.status.state, State::Attached | State::Detached).then_some(volume)
+    });
+    let Some(volume) = settled.await else {
         return Err(Status::failed_precondition(format!("volume {id} is {}", volume.status.state)));
-    }
+    };
     if volume.is_migrating() {
         return Err(Status::failed_precondition(format!("volume {id} is being migrated")));
     }

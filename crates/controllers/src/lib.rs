@@ -10,6 +10,7 @@ mod attach_detach;
 mod binding;
 pub mod cache;
 pub mod clock;
+mod clone;
 mod context;
 mod crd_cleanup;
 mod garbage;
@@ -24,6 +25,7 @@ pub mod publish;
 pub mod queue;
 mod schedule;
 mod service_account;
+mod snapshot;
 mod storage_node;
 mod tickets;
 pub mod trim;
@@ -79,6 +81,8 @@ async fn lead(client: Client, options: &Options) -> Result<(), Ended> {
     let (scheduler, schedule_queue) = schedule::Scheduler::new(&context);
     let (tickets, ticket_queue) = tickets::Tickets::new(&context);
     let (volumes, volume_queue) = volume::Volumes::new(&context);
+    let (snapshots, snapshot_queue) = snapshot::Snapshots::new(&context);
+    let (clones, clone_queue) = clone::Clones::new(&context);
     let storage_nodes = options.storage_nodes.then(|| storage_node::StorageNodes::new(&context));
     let attach_detach = options.attach_detach.map(|settings| attach_detach::AttachDetach::new(&context, settings));
 
@@ -97,6 +101,8 @@ async fn lead(client: Client, options: &Options) -> Result<(), Ended> {
     tasks.spawn(work(scheduler, schedule_queue));
     tasks.spawn(work_many(tickets, ticket_queue, tickets::AT_ONCE));
     tasks.spawn(work_many(volumes, volume_queue, volume::AT_ONCE));
+    tasks.spawn(work_many(snapshots, snapshot_queue, snapshot::AT_ONCE));
+    tasks.spawn(work_many(clones, clone_queue, clone::AT_ONCE));
     if let Some((storage_nodes, queue)) = storage_nodes {
         tasks.spawn(work(storage_nodes, queue));
     }

@@ -92,10 +92,17 @@ macro_rules! words {
     };
 }
 
-/// A resource: its object, its place in the API, its columns.
+/// A resource: its object, its place in the API, its columns. Without `of`, one of `longhorn.io` in a namespace.
 macro_rules! resource {
-    ($(#[doc = $doc:literal])+ $kind:ident: $plural:literal, short $short:literal {
-        $($(#[doc = $field_doc:literal])+ $field:ident: $type:ty,)*
+    ($(#[doc = $doc:literal])+ $kind:ident: $plural:literal, short $short:literal { $($body:tt)* } columns $columns:expr) => {
+        resource! {
+            $(#[doc = $doc])+ $kind: $plural, short $short, of crate::GROUP, crate::VERSION, crate::API_VERSION,
+            k8s_openapi::NamespaceResourceScope { $($body)* } columns $columns
+        }
+    };
+    ($(#[doc = $doc:literal])+ $kind:ident: $plural:literal, short $short:literal,
+        of $group:expr, $version:expr, $api_version:expr, $scope:ty {
+        $($(#[doc = $field_doc:literal])+ $field:ident: $type:ty $(= $wire:literal)?,)*
     } columns $columns:expr) => {
         $(#[doc = $doc])+
         #[derive(Clone, Debug, Default, PartialEq, serde::Deserialize)]
@@ -103,16 +110,20 @@ macro_rules! resource {
         pub struct $kind {
             /// Standard object metadata.
             pub metadata: k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
-            $($(#[doc = $field_doc])+ #[serde(deserialize_with = "crate::scalar::null_is_default")] pub $field: $type,)*
+            $(
+                $(#[doc = $field_doc])+
+                #[serde($(rename = $wire,)? deserialize_with = "crate::scalar::null_is_default")]
+                pub $field: $type,
+            )*
         }
 
         impl k8s_openapi::Resource for $kind {
-            const API_VERSION: &'static str = crate::API_VERSION;
-            const GROUP: &'static str = crate::GROUP;
+            const API_VERSION: &'static str = $api_version;
+            const GROUP: &'static str = $group;
             const KIND: &'static str = stringify!($kind);
-            const VERSION: &'static str = crate::VERSION;
+            const VERSION: &'static str = $version;
             const URL_PATH_SEGMENT: &'static str = $plural;
-            type Scope = k8s_openapi::NamespaceResourceScope;
+            type Scope = $scope;
         }
 
         impl k8s_openapi::Metadata for $kind {
@@ -132,16 +143,17 @@ macro_rules! resource {
                 use serde::ser::SerializeStruct;
                 let fields = 3 + [$(stringify!($field)),*].len();
                 let mut object = serializer.serialize_struct(stringify!($kind), fields)?;
-                object.serialize_field("apiVersion", crate::API_VERSION)?;
+                object.serialize_field("apiVersion", $api_version)?;
                 object.serialize_field("kind", stringify!($kind))?;
                 object.serialize_field("metadata", &self.metadata)?;
-                $(object.serialize_field(stringify!($field), &self.$field)?;)*
+                $(object.serialize_field([$($wire,)? stringify!($field)][0], &self.$field)?;)*
                 object.end()
             }
         }
 
         impl crate::definitions::Defined for $kind {
             const SHORT_NAME: &'static str = $short;
+            const SCOPE: &'static str = <$scope as crate::definitions::Scoped>::WORD;
             const COLUMNS: &'static [crate::definitions::Column] = $columns;
 
             fn description() -> &'static str {
@@ -150,7 +162,7 @@ macro_rules! resource {
 
             fn fields() -> Vec<(&'static str, serde_json::Value)> {
                 vec![$((
-                    stringify!($field),
+                    [$($wire,)? stringify!($field)][0],
                     crate::schema::described(<$type as crate::schema::Schema>::schema(), concat!($($field_doc),+)),
                 )),*]
             }

@@ -4,9 +4,8 @@ use k8s_openapi::Resource;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use serde_json::{Map, Value, json};
 
-use crate::{
-    Engine, GROUP, InstanceManager, Node, Replica, Setting, Snapshot, VERSION, Volume, VolumeAttachment, labels,
-};
+use crate::volume_snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent};
+use crate::{Engine, InstanceManager, Node, Replica, Setting, Snapshot, Volume, VolumeAttachment, labels};
 
 /// One column of `kubectl get`.
 #[derive(Clone, Copy, Debug)]
@@ -31,10 +30,26 @@ impl Column {
     pub const AGE: Self = Self { name: "Age", kind: "date", path: ".metadata.creationTimestamp", priority: 0 };
 }
 
+/// Whether objects are in a namespace, in the words of a definition.
+pub trait Scoped {
+    /// `Namespaced` or `Cluster`.
+    const WORD: &'static str;
+}
+
+impl Scoped for k8s_openapi::NamespaceResourceScope {
+    const WORD: &'static str = "Namespaced";
+}
+
+impl Scoped for k8s_openapi::ClusterResourceScope {
+    const WORD: &'static str = "Cluster";
+}
+
 /// What a definition is made of; `resource!` implements it.
 pub trait Defined: Resource {
     /// As in `kubectl get lhv`.
     const SHORT_NAME: &'static str;
+    /// `Namespaced` or `Cluster`.
+    const SCOPE: &'static str;
     /// What `kubectl get` prints.
     const COLUMNS: &'static [Column];
     /// What the kind is for.
@@ -54,12 +69,12 @@ pub fn definition<K: Defined>() -> CustomResourceDefinition {
     let columns: Vec<Value> = K::COLUMNS.iter().map(column).collect();
     let definition = json!({
         "metadata": {
-            "name": format!("{}.{GROUP}", K::URL_PATH_SEGMENT),
+            "name": format!("{}.{}", K::URL_PATH_SEGMENT, K::GROUP),
             "labels": {labels::MANAGED_BY: labels::MANAGER},
         },
         "spec": {
-            "group": GROUP,
-            "scope": "Namespaced",
+            "group": K::GROUP,
+            "scope": K::SCOPE,
             "names": {
                 "kind": K::KIND,
                 "listKind": format!("{}List", K::KIND),
@@ -68,7 +83,7 @@ pub fn definition<K: Defined>() -> CustomResourceDefinition {
                 "shortNames": [K::SHORT_NAME],
             },
             "versions": [{
-                "name": VERSION,
+                "name": K::VERSION,
                 "served": true,
                 "storage": true,
                 "subresources": {"status": {}},
@@ -102,6 +117,24 @@ pub fn all() -> Vec<CustomResourceDefinition> {
     ]
 }
 
+/// The definitions of Kubernetes' own snapshots, for a cluster that does not have them.
+pub fn volume_snapshots() -> Vec<CustomResourceDefinition> {
+    let approved = |mut definition: CustomResourceDefinition| {
+        // A group of Kubernetes' own is served only with a word on who agreed to it.
+        let annotations = definition.metadata.annotations.get_or_insert_default();
+        annotations.insert(
+            "api-approved.kubernetes.io".to_owned(),
+            "https://github.com/kubernetes-csi/external-snapshotter/pull/814".to_owned(),
+        );
+        definition
+    };
+    vec![
+        approved(definition::<VolumeSnapshotClass>()),
+        approved(definition::<VolumeSnapshotContent>()),
+        approved(definition::<VolumeSnapshot>()),
+    ]
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -129,10 +162,7 @@ mod tests {
 
     fn check<K: Defined + Default + Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>() {
         let written = serde_json::to_value(K::default()).expect("JSON");
-        assert_eq!(
-            (written["apiVersion"].as_str(), written["kind"].as_str()),
-            (Some("longhorn.io/v1beta2"), Some(K::KIND))
-        );
+        assert_eq!((written["apiVersion"].as_str(), written["kind"].as_str()), (Some(K::API_VERSION), Some(K::KIND)));
         agree("/", &schema(&definition::<K>()), &written);
         assert_eq!(serde_json::from_value::<K>(written).expect(K::KIND), K::default());
         assert_eq!(serde_json::from_value::<K>(json!({})).expect("an empty object"), K::default());
@@ -148,6 +178,9 @@ mod tests {
         check::<Snapshot>();
         check::<VolumeAttachment>();
         check::<Volume>();
+        check::<VolumeSnapshot>();
+        check::<VolumeSnapshotClass>();
+        check::<VolumeSnapshotContent>();
     }
 
     #[test]
@@ -160,7 +193,7 @@ mod tests {
     /// A path of a column leads to a field of the schema.
     #[test]
     fn columns_show_fields_that_exist() {
-        for crd in all() {
+        for crd in all().into_iter().chain(volume_snapshots()) {
             let root = schema(&crd);
             let columns = crd.spec.versions[0].additional_printer_columns.clone().unwrap_or_default();
             for column in columns.iter().filter(|column| !column.json_path.starts_with(".metadata")) {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{GROUP, NAMESPACE, definitions, labels, names, settings};
+use crate::{GROUP, NAMESPACE, definitions, labels, names, settings, volume_snapshot};
 
 /// The user of the controllers of the embedded cluster.
 const CONTROLLERS: &str = "system:kube-controller-manager";
@@ -14,7 +14,7 @@ pub const SERVICE_ACCOUNT: &str = "longhorn-service-account";
 /// Everything, in the order in which it is to be made.
 pub fn objects() -> Vec<Value> {
     let mut objects = vec![namespace(), service_account(), csi_driver()];
-    objects.extend(definitions::all().iter().map(json));
+    objects.extend(definitions());
     objects.extend(roles());
     objects.extend(settings::defaults().iter().map(json));
     objects
@@ -22,7 +22,7 @@ pub fn objects() -> Vec<Value> {
 
 /// The definitions alone.
 pub fn definitions() -> Vec<Value> {
-    definitions::all().iter().map(json).collect()
+    definitions::all().iter().chain(&definitions::volume_snapshots()).map(json).collect()
 }
 
 fn json(object: &impl serde::Serialize) -> Value {
@@ -77,7 +77,16 @@ fn roles() -> Vec<Value> {
         storage(&["csinodes", "csidrivers", "storageclasses"], &["get", "list", "watch"]),
         core(&["persistentvolumes"], &["get", "list", "watch", "create", "delete", "patch"]),
         core(&["persistentvolumeclaims", "nodes"], &["get", "list", "watch"]),
+        core(&["persistentvolumeclaims/status"], &["patch"]),
         core(&["secrets"], &["get"]),
+        json!({
+            "apiGroups": [volume_snapshot::GROUP],
+            "resources": [
+                "volumesnapshots", "volumesnapshots/status", "volumesnapshotcontents", "volumesnapshotcontents/status",
+                "volumesnapshotclasses",
+            ],
+            "verbs": ["get", "list", "watch", "create", "delete", "patch"],
+        }),
         json!({"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]}),
     ];
     let node = [

@@ -28,6 +28,7 @@ pub mod setting;
 pub mod settings;
 pub mod snapshot;
 pub mod volume;
+pub mod volume_snapshot;
 
 pub use attachment::VolumeAttachment;
 pub use condition::Condition;

@@ -60,6 +60,13 @@ pub fn ticket(kind: &str, object: &str) -> String {
     id
 }
 
+/// The snapshot that is made of a source for a clone: a uid that follows from those of both volumes.
+pub fn clone_snapshot(source_uid: &str, clone_uid: &str) -> String {
+    let digest = Sha256::digest(format!("{source_uid}/{clone_uid}"));
+    let hex = digest.iter().take(16).fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"));
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}
+
 /// The id of the CSI attacher's ticket, which is also the name of Kubernetes' VolumeAttachment.
 pub fn csi_ticket(volume: &str, node: &str) -> String {
     format!("csi-{}", sha256_hex(&[volume, CSI_DRIVER, node]))

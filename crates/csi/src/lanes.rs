@@ -6,12 +6,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
+use std::future::Future;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
 use tether_controllers::clock::Clock;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
+use tokio::task::JoinSet;
 
 /// How long a failed key waits.
 #[derive(Clone, Copy, Debug)]
@@ -163,6 +165,40 @@ impl<K: Ord + Clone + Debug> Lanes<K> {
         let here = |entry: &&Entry| entry.runs == Some(lane) || entry.waits.is_some_and(|(held, ..)| held == lane);
         let oldest = state.keys.values().filter(here).filter_map(|entry| entry.since).min();
         Backlog { waiting: state.order[lane].len(), oldest }
+    }
+}
+
+/// The attempt failed and is to be repeated; what there was to say about it was said.
+pub(crate) struct Failed;
+
+/// Who works on the keys of lanes.
+pub(crate) trait Worker: Send + Sync + 'static {
+    type Key: Ord + Clone + Debug + Send + Sync + 'static;
+
+    fn lanes(&self) -> &Lanes<Self::Key>;
+
+    /// How many keys of one lane are worked on at a time.
+    fn at_once(&self) -> usize;
+
+    fn work(&self, key: &Self::Key) -> impl Future<Output = Result<(), Failed>> + Send;
+}
+
+/// Works on the keys of one lane until dropped.
+pub(crate) async fn serve<W: Worker>(worker: Arc<W>, lane: usize) {
+    let permits = Arc::new(Semaphore::new(worker.at_once().max(1)));
+    let mut tasks = JoinSet::new();
+    loop {
+        let permit = permits.clone().acquire_owned().await.expect("the semaphore must stay open");
+        let key = worker.lanes().next(lane).await;
+        while let Some(ended) = tasks.try_join_next() {
+            ended.expect("a worker must not panic");
+        }
+        let worker = worker.clone();
+        tasks.spawn(async move {
+            let done = worker.work(&key).await;
+            worker.lanes().done(&key, done.is_err());
+            drop(permit);
+        });
     }
 }
 

@@ -14,7 +14,9 @@ pub mod lanes;
 pub mod metrics;
 pub mod mountinfo;
 pub mod provisioner;
+pub mod resizer;
 pub mod serve;
+pub mod snapshotter;
 
 /// What `proto/csi/v1/csi.proto` describes.
 #[allow(clippy::all, clippy::pedantic, missing_docs, reason = "generated")]

@@ -421,6 +421,68 @@ reasons! {
     ShareNotReady,
     /// Another ticket comes first.
     BehindOtherTicket,
+
+    // Snapshots of a volume.
+
+    /// A snapshot is to be made, removed or reverted to at the volume's engine.
+    SnapshotWanted,
+    /// The snapshot was made.
+    SnapshotMade,
+    /// The engine has a snapshot that has no object yet.
+    SnapshotFound,
+    /// Something else has to happen before the snapshot can be made or can go.
+    SnapshotWaits,
+    /// Nothing of the snapshot is left.
+    SnapshotGone,
+    /// The engine does not have the snapshot any more.
+    SnapshotLost,
+    /// It is not known which snapshots the engine has.
+    SnapshotsUnknown,
+
+    // Clones.
+
+    /// The data of another volume is being copied into this one.
+    VolumeCloneInitiated,
+    /// The data is copied, and not every replica has it yet.
+    VolumeCloneCopyCompletedAwaitingHealthy,
+    /// The clone is complete.
+    VolumeCloneCompleted,
+    /// The data could not be copied.
+    VolumeCloneFailed,
+    /// The source of the clone is not ready to be copied from.
+    VolumeCloneWaits,
+
+    // Resizing of claims.
+
+    /// The claim's volume is being made larger.
+    Resizing,
+    /// The claim's volume could not be made larger.
+    VolumeResizeFailed,
+    /// The volume is larger; its file system has yet to grow, on the node.
+    FileSystemResizeRequired,
+    /// The volume was made larger.
+    VolumeResizeSuccessful,
+
+    // Snapshots of claims.
+
+    /// The driver was asked for the snapshot.
+    CreatingSnapshot,
+    /// The driver has made the snapshot.
+    SnapshotCreated,
+    /// The snapshot can be used.
+    SnapshotReady,
+    /// The snapshot names a content that does not exist.
+    SnapshotContentMissing,
+    /// The snapshot names a content that is another one's.
+    SnapshotContentMisbound,
+    /// The snapshot's content could not be made.
+    SnapshotContentCreationFailed,
+    /// The driver could not make the snapshot.
+    SnapshotCreateFailed,
+    /// The driver could not delete the snapshot.
+    SnapshotDeleteError,
+    /// A snapshot is to be deleted; its content goes first.
+    SnapshotDeleting,
 }
 
 /// A text that is not a reason code.

@@ -12,6 +12,7 @@ pub mod amount;
 pub mod attach_detach;
 pub mod attacher;
 pub mod binding;
+pub mod clone;
 pub mod crd_cleanup;
 pub mod disk;
 pub mod event;
@@ -27,12 +28,15 @@ pub mod placement;
 pub mod pod;
 pub mod pod_gc;
 pub mod provisioner;
+pub mod resizer;
 pub mod schedule;
 pub mod selector;
 pub mod service_account;
+pub mod snapshot;
 pub mod storage_node;
 pub mod tickets;
 pub mod volume;
+pub mod volume_snapshot;
 
 use std::fmt;
 

@@ -9,20 +9,23 @@ use kube::api::{Patch, PatchParams, PostParams};
 use parking_lot::Mutex;
 use serde_json::json;
 use tether_controllers::cache::Cache;
+use tether_controllers::queue::Queue;
 use tether_controllers::worker::{Reconcile, log};
 use tether_controllers::write::WriteError;
 use tether_crd::engine::{InstanceState, SnapshotInfo};
 use tether_crd::volume::Frontend;
-use tether_crd::{Engine, FINALIZER, NAMESPACE, VolumeAttachment, names};
+use tether_crd::{Engine, FINALIZER, NAMESPACE, Replica, Snapshot, VolumeAttachment, names};
 use tether_engine::control::proto;
 use tether_engine::device::link::Link as DeviceLink;
 use tether_engine::device::place::Name;
-use tether_plan::instance::{EngineChange, EngineObserved, EngineProcess, Member, decide_engine};
+use tether_plan::instance::{EngineChange, EngineObserved, EngineProcess, Member, ProcessState, decide_engine};
 use tether_plan::object::{is_deleting, name};
 
 use super::Shared;
+use super::copy::Copies;
 use super::manager::refused;
 use super::replicas::{process, tcp};
+use super::snapshots::{self, Lists};
 
 /// Looks in a row at one engine: what is started or stopped is looked at at once.
 const MAX_LOOKS: usize = 4;
@@ -36,11 +39,26 @@ pub(super) struct Engines {
     starting: Mutex<BTreeMap<String, Timestamp>>,
     /// Held to read while an engine is started, to write while the device of one is removed that is not to run here.
     devices: tokio::sync::RwLock<()>,
+    /// Those that were handed to this node, by volume.
+    snapshots: Arc<Cache<Snapshot>>,
+    lists: Lists,
+    /// Of this node.
+    replicas: Arc<Cache<Replica>>,
+    copies: Copies,
+    queue: Arc<Queue<String>>,
 }
 
 impl Engines {
-    pub fn new(shared: Arc<Shared>, cache: Arc<Cache<Engine>>) -> Arc<Self> {
-        Arc::new(Self { shared, cache, starting: Mutex::default(), devices: tokio::sync::RwLock::default() })
+    pub fn new(
+        shared: Arc<Shared>,
+        cache: Arc<Cache<Engine>>,
+        replicas: Arc<Cache<Replica>>,
+        snapshots: Arc<Cache<Snapshot>>,
+        queue: Arc<Queue<String>>,
+    ) -> Arc<Self> {
+        let (starting, lists, copies) = (Mutex::default(), Lists::default(), Copies::default());
+        let devices = tokio::sync::RwLock::default();
+        Arc::new(Self { shared, cache, starting, devices, snapshots, lists, replicas, copies, queue })
     }
 
     /// Whether something was done that has to be looked at.
@@ -80,7 +98,21 @@ impl Engines {
             EngineChange::Expand { size } => {
                 let request = proto::ExpandRequest { instance: instance(), size };
                 shared.link.engine()?.expand(request).await.map_err(|s| refused("expand the volume", &s))?;
+                self.lists.forget(name(engine));
                 self.refresh(engine).await.map(|()| true)
+            }
+            EngineChange::Snapshot(change) => {
+                let uid = shared.view.lock().get(name(engine)).map(|found| found.uid.clone()).unwrap_or_default();
+                snapshots::step(shared, &self.lists, engine, &uid, change).await.map(|()| true)
+            }
+            EngineChange::Fill { volume, snapshot } => {
+                let found = shared.view.lock().get(name(engine)).cloned();
+                let Some(found) = found else { return Ok(false) };
+                let (queue, key) = (self.queue.clone(), instance());
+                let changed = move || queue.add(key.clone());
+                let replicas = self.replicas.list();
+                self.copies.begin(shared, engine, &found, &replicas, (volume, snapshot), changed).await;
+                Ok(true)
             }
             EngineChange::SetStatus { status, .. } => {
                 let next = Engine { status: *status, ..engine.clone() };
@@ -212,12 +244,18 @@ impl Reconcile for Engines {
                 let view = self.shared.view.lock();
                 (view.manager(), view.get(key).filter(|found| found.kind == "engine").cloned())
             };
-            let process = found.map(|found| engine_process(&engine, &found));
+            let mut process = found.map(|found| engine_process(&engine, &found));
             let start_error = self.shared.start_errors.lock().get(key).cloned();
             let now = Timestamp::now();
             let begun = self.starting.lock().get(key).copied();
             let slow_at = begun.map(|begun| begun + SLOW_START);
             let is_asked_for = self.is_asked_for(&engine, process.is_some()).await?;
+            let (mut ask_at, mut copy) = (None, None);
+            if let Some(found) = process.as_mut().filter(|found| found.process.state == ProcessState::Running) {
+                (found.snapshots, ask_at) = self.lists.known(key, &found.process.uid);
+                copy = self.copies.progress(&engine, &found.process.uid);
+            }
+            let handed = self.snapshots.find(&engine.spec.volume_name);
             let observed = EngineObserved {
                 engine: &engine,
                 manager,
@@ -226,6 +264,9 @@ impl Reconcile for Engines {
                 start_error: start_error.as_deref(),
                 is_slow: slow_at.is_none_or(|at| now >= at),
                 is_asked_for,
+                list_due: ask_at.is_some_and(|at| now >= at),
+                snapshots: handed.iter().map(AsRef::as_ref).collect(),
+                copy,
             };
             let plan = decide_engine(&observed, now);
             log(Self::NAME, &plan);
@@ -237,10 +278,11 @@ impl Reconcile for Engines {
                 }
             }
             if !again {
-                return Ok(slow_at.filter(|at| *at > now));
+                return Ok(slow_at.into_iter().chain(ask_at).filter(|at| *at > now).min());
             }
         }
-        Ok(None)
+        // There is more to do; others are looked at first.
+        Ok(Some(Timestamp::now()))
     }
 }
 
@@ -261,7 +303,7 @@ fn engine_process(engine: &Engine, instance: &proto::Instance) -> EngineProcess 
         size: info.size,
         endpoint: endpoint(engine, &info),
         members: members.collect(),
-        snapshots: BTreeMap::<String, SnapshotInfo>::new(),
+        snapshots: None,
     }
 }
 

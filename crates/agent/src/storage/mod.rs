@@ -9,13 +9,15 @@
 //! - [`node`]: the Longhorn Node of this node, and its disks.
 //! - [`manager`]: the connection to the instance manager, and what it tells.
 //! - [`view`]: what is known to run.
-//! - [`engines`], [`replicas`]: one folder of work for each kind.
+//! - [`engines`], [`replicas`]: one folder of work for each kind; [`snapshots`] and [`copy`] are parts of the first.
 
+mod copy;
 mod disks;
 mod engines;
 mod manager;
 mod node;
 mod replicas;
+mod snapshots;
 mod view;
 
 use std::collections::BTreeMap;
@@ -32,7 +34,7 @@ use tether_controllers::clock::SystemClock;
 use tether_controllers::queue::Queue;
 use tether_controllers::worker::{work, work_many};
 use tether_controllers::write::WriteError;
-use tether_crd::{Engine, NAMESPACE, Node, Replica, Setting, labels, names};
+use tether_crd::{Engine, NAMESPACE, Node, Replica, Setting, Snapshot, labels, names};
 use tether_engine::device::place::Place;
 use tether_plan::instance_manager::IMAGE;
 use tether_plan::object::name;
@@ -94,6 +96,7 @@ pub(crate) async fn run(client: Client, options: &Options, cancel: &Cancellation
     let clock = Arc::new(SystemClock::default());
     let engines: Arc<Cache<Engine>> = Cache::whole(None);
     let replicas: Arc<Cache<Replica>> = Cache::whole(None);
+    let snapshots: Arc<Cache<Snapshot>> = Cache::whole(Some(|snapshot| vec![snapshot.spec.volume.clone()]));
     let nodes: Arc<Cache<Node>> = Cache::whole(None);
     let settings: Arc<Cache<Setting>> = Cache::whole(None);
     let (engine_queue, replica_queue) = (Queue::<String>::new(clock.clone()), Queue::<String>::new(clock.clone()));
@@ -114,6 +117,11 @@ pub(crate) async fn run(client: Client, options: &Options, cancel: &Cancellation
         hear.add(name(seen.object()).to_owned());
         space.add(());
     });
+    let (hear, held) = (engine_queue.clone(), engines.clone());
+    snapshots.subscribe(move |seen| {
+        let of_volume = |engine: &&Arc<Engine>| engine.spec.volume_name == seen.object().spec.volume;
+        held.list().iter().filter(of_volume).for_each(|engine| hear.add(name(&**engine).to_owned()));
+    });
     let hear = node_queue.clone();
     nodes.subscribe(move |_| hear.add(()));
     let hear = node_queue.clone();
@@ -129,16 +137,23 @@ pub(crate) async fn run(client: Client, options: &Options, cancel: &Cancellation
     let mine = watcher::Config::default().labels(&format!("{}={}", labels::NODE, options.name));
     let own = watcher::Config::default().fields(&format!("metadata.name={}", options.name));
     let disks = node::Disks::new(shared.clone(), nodes.clone(), replicas.clone(), settings.clone());
-    let engine_work = engines::Engines::new(shared.clone(), engines.clone());
+    let engine_work = engines::Engines::new(
+        shared.clone(),
+        engines.clone(),
+        replicas.clone(),
+        snapshots.clone(),
+        engine_queue.clone(),
+    );
     let replica_work = replicas::Replicas::new(shared.clone(), replicas.clone());
     tokio::select! {
         () = engines.clone().run(shared.api(), mine.clone()) => {}
+        () = snapshots.clone().run(shared.api(), mine.clone()) => {}
         () = replicas.clone().run(shared.api(), mine) => {}
         () = nodes.clone().run(shared.api(), own) => {}
         () = settings.clone().run(shared.api(), watcher::Config::default()) => {}
         () = manager::follow(&shared, told, [&engine_queue, &replica_queue], (&engines, &replicas)) => {}
         () = async {
-            tokio::join!(engines.ready(), replicas.ready(), nodes.ready(), settings.ready());
+            tokio::join!(engines.ready(), replicas.ready(), snapshots.ready(), nodes.ready(), settings.ready());
             // Devices of engines that were taken away while no agent was here.
             let devices = shared.layout.devices.iter().flat_map(|place| crate::container::files::names(&place.run));
             devices.flatten().for_each(|volume| engine_queue.add(names::engine(&volume, 0)));

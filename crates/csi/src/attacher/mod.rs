@@ -30,14 +30,13 @@ use tether_controllers::cache::{Cache, Seen};
 use tether_controllers::clock::{Clock, SystemClock};
 use tether_controllers::leader;
 use tether_plan::attacher::{Driver, Kind, is_news, is_volume_of_interest, lane};
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use self::keeper::Keeper;
 use crate::connect::Connection;
 use crate::handshake::{About, HandshakeError, handshake};
-use crate::lanes::{Backoff, Lanes};
+use crate::lanes::{Backoff, Failed, Lanes, Worker, serve};
 use crate::metrics::{Calls, Metrics};
 use crate::proto::controller_client::ControllerClient;
 use crate::proto::controller_service_capability::rpc::Type as Rpc;
@@ -152,13 +151,32 @@ async fn start(client: Client, connection: Connection, settings: Settings, metri
     let lead = settings.leader_election.clone();
     let clock = settings.clock.clone();
     let attacher = Attacher::new(client.clone(), &connection, &about, settings, metrics);
-    let Some(mut lead) = lead else { return attacher.work().await };
+    let Some(mut lead) = lead else { return attacher.run().await };
     lead.settings.name = tether_plan::attacher::lease_name(&about.name);
     let mut election = leader::Election::new(client, clock, lead.settings, &lead.identity);
     election.acquire().await;
     tokio::select! {
-        ended = attacher.work() => ended,
+        ended = attacher.run() => ended,
         () = election.keep() => Err(Ended::LostLead),
+    }
+}
+
+impl Worker for Attacher {
+    type Key = Key;
+
+    fn lanes(&self) -> &Lanes<Key> {
+        &self.lanes
+    }
+
+    fn at_once(&self) -> usize {
+        self.settings.workers
+    }
+
+    async fn work(&self, key: &Key) -> Result<(), Failed> {
+        match key {
+            Key::Attachment(name) => self.attachment(name).await,
+            Key::Volume(name) => self.volume(name).await,
+        }
     }
 }
 
@@ -191,7 +209,7 @@ impl Attacher {
     }
 
     /// Watches and works until a task ends.
-    async fn work(self: Arc<Self>) -> Result<(), Ended> {
+    async fn run(self: Arc<Self>) -> Result<(), Ended> {
         let mut tasks = JoinSet::new();
         let all = watcher::Config::default;
         tasks.spawn(self.attachments.clone().run(Api::all(self.client.clone()), all()));
@@ -201,7 +219,7 @@ impl Attacher {
         self.volumes.ready().await;
         self.nodes.ready().await;
         for lane in 0..LANES.len() {
-            tasks.spawn(self.clone().serve(lane));
+            tasks.spawn(serve(self.clone(), lane));
         }
         if self.lists && !self.driver.trivial {
             tasks.spawn(self.clone().compare());
@@ -211,28 +229,6 @@ impl Attacher {
             ended?;
         }
         Ok(())
-    }
-
-    /// Works on the keys of one lane.
-    async fn serve(self: Arc<Self>, lane: usize) {
-        let permits = Arc::new(Semaphore::new(self.settings.workers.max(1)));
-        let mut tasks = JoinSet::new();
-        loop {
-            let permit = permits.clone().acquire_owned().await.expect("the semaphore must stay open");
-            let key = self.lanes.next(lane).await;
-            while let Some(ended) = tasks.try_join_next() {
-                ended.expect("a worker must not panic");
-            }
-            let attacher = self.clone();
-            tasks.spawn(async move {
-                let done = match &key {
-                    Key::Attachment(name) => attacher.attachment(name).await,
-                    Key::Volume(name) => attacher.volume(name).await,
-                };
-                attacher.lanes.done(&key, done.is_err());
-                drop(permit);
-            });
-        }
     }
 
     /// Puts into the lanes what a change concerns.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{PersistentVolume, Secret, SecretReference};
+use k8s_openapi::api::core::v1::{PersistentVolume, SecretReference};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, Patch, PatchParams};
@@ -13,17 +13,15 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tether_controllers::worker::log;
 use tether_plan::attacher::{
-    Capability, Certainty, Change, Content, Kind, Observed, Publish, Unpublish, add_finalizer, attach_failed, attached,
-    certainty, decide, decide_volume, detach_failed, detached, finalizer, is_attached, mark, remove_finalizer,
-    trivially_attached,
+    Certainty, Change, Kind, Observed, Publish, Unpublish, add_finalizer, attach_failed, attached, certainty, decide,
+    decide_volume, detach_failed, detached, finalizer, is_attached, mark, remove_finalizer, trivially_attached,
 };
 use tonic::Status;
 
 use super::{Attacher, by_volume};
-use crate::call::{call, words};
-use crate::proto::{
-    ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, VolumeCapability, volume_capability,
-};
+use crate::call::{SecretError, call, capability, read_secret, words};
+use crate::lanes::Failed;
+use crate::proto::{ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest};
 
 /// How often a write is made again that came too late: whoever is faster that often writes without an end.
 const WRITE_ATTEMPTS: usize = 4;
@@ -31,16 +29,13 @@ const NAME: &str = "csi-attacher";
 const PUBLISH: &str = "/csi.v1.Controller/ControllerPublishVolume";
 const UNPUBLISH: &str = "/csi.v1.Controller/ControllerUnpublishVolume";
 
-/// The attempt failed and is to be repeated; what there was to say about it was said.
-pub(super) struct Failed;
-
 /// Why a step did not succeed.
 #[derive(Debug, thiserror::Error)]
 enum StepError {
     #[error("could not add PersistentVolume finalizer: {0}")]
     Protect(#[source] Box<kube::Error>),
-    #[error("failed to load secret \"{0}\": {1}")]
-    Secret(String, #[source] Box<kube::Error>),
+    #[error("{0}")]
+    Secret(#[from] SecretError),
     #[error("could not save VolumeAttachment: {0}")]
     Mark(#[source] Box<kube::Error>),
     #[error("{}", words(.0))]
@@ -147,13 +142,7 @@ impl Work<'_> {
     }
 
     async fn read_secret(&mut self, secret: &SecretReference) -> Result<(), StepError> {
-        let (namespace, name) =
-            (secret.namespace.as_deref().unwrap_or_default(), secret.name.as_deref().unwrap_or_default());
-        let api: Api<Secret> = Api::namespaced(self.attacher.client.clone(), namespace);
-        let found = api.get(name).await;
-        let found = found.map_err(|error| StepError::Secret(format!("{namespace}/{name}"), Box::new(error)))?;
-        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        self.secrets = found.data.into_iter().flatten().map(|(key, value)| (key, text(value.0))).collect();
+        self.secrets = read_secret(&self.attacher.client, Some(secret)).await?;
         Ok(())
     }
 
@@ -170,7 +159,7 @@ impl Work<'_> {
         let request = ControllerPublishVolumeRequest {
             volume_id: publish.volume_id,
             node_id: publish.node_id,
-            volume_capability: Some(convert(publish.capability)),
+            volume_capability: Some(capability(&publish.capability.content, publish.capability.mode as i32)),
             readonly: publish.read_only,
             secrets: std::mem::take(&mut self.secrets),
             volume_context: publish.context.into_iter().collect(),
@@ -297,19 +286,4 @@ fn has_moved_on(error: &kube::Error) -> bool {
 
 fn is_gone(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
-}
-
-fn convert(capability: Capability) -> VolumeCapability {
-    let access_type = match capability.content {
-        Content::Block => volume_capability::AccessType::Block(volume_capability::BlockVolume {}),
-        Content::Mount { fs_type, flags } => volume_capability::AccessType::Mount(volume_capability::MountVolume {
-            fs_type,
-            mount_flags: flags,
-            volume_mount_group: String::new(),
-        }),
-    };
-    VolumeCapability {
-        access_type: Some(access_type),
-        access_mode: Some(volume_capability::AccessMode { mode: capability.mode as i32 }),
-    }
 }

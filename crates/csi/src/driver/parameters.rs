@@ -12,6 +12,8 @@ use tether_crd::volume::{AccessMode, Choice, DataEngine, DataLocality, Frontend,
 const STALE_REPLICA_MINUTES: i64 = 2_880;
 /// The longest name that is used as it is.
 const LONGEST_NAME: usize = 40;
+/// The same of a snapshot; it is part of a file's name.
+const LONGEST_SNAPSHOT_NAME: usize = 63;
 /// Volumes are made of blocks of this size.
 const SIZE_STEP: i64 = 2 << 20;
 /// The smallest volume.
@@ -32,9 +34,18 @@ pub enum ParameterError {
 
 /// The id of a volume that is to be called `name`.
 pub fn volume_id(name: &str) -> String {
+    object_name(name, LONGEST_NAME, "v")
+}
+
+/// The name of a snapshot that is to be called `name`.
+pub(super) fn snapshot_name(name: &str) -> String {
+    object_name(name, LONGEST_SNAPSHOT_NAME, "s")
+}
+
+fn object_name(name: &str, longest: usize, fallback: &str) -> String {
     let mut id: String =
         name.to_lowercase().chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '-' }).collect();
-    if id == name && id.len() <= LONGEST_NAME && tether_crd::names::is_volume_name(&id) {
+    if id == name && id.len() <= longest && tether_crd::names::is_label(&id) {
         return id;
     }
     // Another name may become the same id: a hash of the name tells them apart.
@@ -42,9 +53,9 @@ pub fn volume_id(name: &str) -> String {
     for byte in Sha512::digest(name).iter().take(4) {
         write!(hash, "{byte:02x}").expect("writing into a String must succeed");
     }
-    id.truncate(LONGEST_NAME - hash.len() - 1);
+    id.truncate(longest - hash.len() - 1);
     let head = id.trim_matches('-');
-    if head.is_empty() { format!("v-{hash}") } else { format!("{head}-{hash}") }
+    if head.is_empty() { format!("{fallback}-{hash}") } else { format!("{head}-{hash}") }
 }
 
 /// The size that a volume gets, at least as large as asked for.

@@ -7,7 +7,7 @@ use kube::Client;
 use kube::api::Api;
 use kube::runtime::watcher;
 use tether_controllers::cache::Cache;
-use tether_crd::{Engine, NAMESPACE, Node, Setting, Volume, VolumeAttachment};
+use tether_crd::{Engine, NAMESPACE, Node, Setting, Snapshot, Volume, VolumeAttachment};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -21,6 +21,7 @@ pub(super) struct View {
     pub(super) engines: Arc<Cache<Engine>>,
     pub(super) nodes: Arc<Cache<Node>>,
     pub(super) settings: Arc<Cache<Setting>>,
+    pub(super) snapshots: Arc<Cache<Snapshot>>,
     changed: watch::Sender<u64>,
     is_listed: watch::Sender<bool>,
 }
@@ -34,6 +35,7 @@ impl View {
             engines: Cache::whole(None),
             nodes: Cache::whole(None),
             settings: Cache::whole(None),
+            snapshots: Cache::whole(None),
             changed: watch::Sender::new(0),
             is_listed: watch::Sender::new(false),
         };
@@ -53,7 +55,7 @@ impl View {
         }
         follow!(volumes: everything(), engines: engines);
         if options.controller {
-            follow!(attachments: everything(), nodes: everything(), settings: everything());
+            follow!(attachments: everything(), nodes: everything(), settings: everything(), snapshots: everything());
         }
         let (listed, controller) = (view.clone(), options.controller);
         tokio::spawn(stop.clone().run_until_cancelled_owned(async move {
@@ -63,6 +65,7 @@ impl View {
                 listed.attachments.ready().await;
                 listed.nodes.ready().await;
                 listed.settings.ready().await;
+                listed.snapshots.ready().await;
             }
             listed.is_listed.send_replace(true);
         }));
@@ -102,6 +105,10 @@ impl View {
 
     pub(super) fn attachment(&self, id: &str) -> Option<Arc<VolumeAttachment>> {
         self.attachments.get(NAMESPACE, id)
+    }
+
+    pub(super) fn snapshot(&self, name: &str) -> Option<Arc<Snapshot>> {
+        self.snapshots.get(NAMESPACE, name)
     }
 
     /// The engine that shows the volume on a node.

@@ -16,14 +16,13 @@ use tether_controllers::clock::{Clock, SystemClock};
 use tether_controllers::publish::{Names, Publisher};
 use tether_plan::binding::claim_class;
 use tether_plan::provisioner::Driver;
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::attacher::Ended;
 use crate::connect::Connection;
 use crate::handshake::handshake;
-use crate::lanes::{Backoff, Lanes};
+use crate::lanes::{Backoff, Failed, Lanes, Worker, serve};
 use crate::metrics::{Calls, Metrics};
 use crate::proto::controller_client::ControllerClient;
 use crate::proto::controller_service_capability::rpc::Type as Rpc;
@@ -122,12 +121,31 @@ pub async fn run(
             settings,
         });
         provisioner.subscribe();
-        provisioner.work().await
+        provisioner.run().await
     };
     tokio::select! {
         ended = working => ended,
         () = stop.cancelled() => Ok(()),
         () = lost.cancelled() => Err(Ended::LostDriver),
+    }
+}
+
+impl Worker for Provisioner {
+    type Key = Key;
+
+    fn lanes(&self) -> &Lanes<Key> {
+        &self.lanes
+    }
+
+    fn at_once(&self) -> usize {
+        self.settings.workers
+    }
+
+    async fn work(&self, key: &Key) -> Result<(), Failed> {
+        match key {
+            Key::Claim(namespace, name) => self.claim(namespace, name).await,
+            Key::Volume(name) => self.volume(name).await,
+        }
     }
 }
 
@@ -170,7 +188,7 @@ impl Provisioner {
         });
     }
 
-    async fn work(self: Arc<Self>) -> Result<(), Ended> {
+    async fn run(self: Arc<Self>) -> Result<(), Ended> {
         let mut tasks = JoinSet::new();
         macro_rules! follow {
             ($($cache:ident),+) => {
@@ -180,32 +198,11 @@ impl Provisioner {
         }
         follow!(claims, volumes, classes, nodes, csi_nodes, attachments);
         for lane in [CLAIMS, VOLUMES] {
-            tasks.spawn(self.clone().serve(lane));
+            tasks.spawn(serve(self.clone(), lane));
         }
         while let Some(ended) = tasks.join_next().await {
             ended?;
         }
         Ok(())
-    }
-
-    async fn serve(self: Arc<Self>, lane: usize) {
-        let permits = Arc::new(Semaphore::new(self.settings.workers.max(1)));
-        let mut tasks = JoinSet::new();
-        loop {
-            let permit = permits.clone().acquire_owned().await.expect("the semaphore must stay open");
-            let key = self.lanes.next(lane).await;
-            while let Some(ended) = tasks.try_join_next() {
-                ended.expect("a worker must not panic");
-            }
-            let provisioner = self.clone();
-            tasks.spawn(async move {
-                let done = match &key {
-                    Key::Claim(namespace, name) => provisioner.claim(namespace, name).await,
-                    Key::Volume(name) => provisioner.volume(name).await,
-                };
-                provisioner.lanes.done(&key, done.is_err());
-                drop(permit);
-            });
-        }
     }
 }

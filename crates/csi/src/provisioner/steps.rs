@@ -1,41 +1,39 @@
 //! Making and deleting one volume.
 
-use std::collections::HashMap;
-
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Secret, SecretReference};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use tether_controllers::worker::log;
+use tether_crd::volume_snapshot::{VolumeSnapshot, VolumeSnapshotContent};
 use tether_model::reason::Reason;
-use tether_plan::attacher::{Content, remove_finalizer};
-use tether_plan::binding::{SELECTED_NODE, claim_class};
+use tether_plan::attacher::remove_finalizer;
+use tether_plan::binding::{SELECTED_NODE, claim_class, volume_name};
 use tether_plan::event::Event;
 use tether_plan::object::{annotation, name as name_of};
 use tether_plan::provisioner::{
-    ClaimChange, ClaimObserved, Create, FINALIZER, Made, VolumeChange, VolumeObserved, decide_claim, decide_volume,
-    persistent_volume,
+    Asked, ClaimChange, ClaimObserved, Create, FINALIZER, Made, Origin, VolumeChange, VolumeObserved, asked,
+    decide_claim, decide_volume, from_claim, from_snapshot, persistent_volume,
 };
+use tether_plan::resizer::requested;
 use tonic::{Code, Status};
 
 use super::Provisioner;
-use crate::call::{call, words};
-use crate::proto::volume_capability::{self, AccessType};
+use crate::call::{SecretError, call, capability, read_secret, words};
+use crate::lanes::Failed;
+use crate::proto::volume_content_source::{SnapshotSource, Type as SourceType, VolumeSource};
 use crate::proto::{
-    CapacityRange, CreateVolumeRequest, DeleteVolumeRequest, Topology, TopologyRequirement, VolumeCapability,
+    CapacityRange, CreateVolumeRequest, DeleteVolumeRequest, Topology, TopologyRequirement, VolumeContentSource,
 };
 
 const NAME: &str = "csi-provisioner";
 const CREATE: &str = "/csi.v1.Controller/CreateVolume";
 const DELETE: &str = "/csi.v1.Controller/DeleteVolume";
 
-/// The attempt failed and is to be repeated; what there was to say about it was said.
-pub(super) struct Failed;
-
 /// Why a step did not succeed.
 #[derive(Debug, thiserror::Error)]
 enum StepError {
-    #[error("failed to load secret \"{0}\": {1}")]
-    Secret(String, #[source] Box<kube::Error>),
+    #[error("{0}")]
+    Secret(#[from] SecretError),
     #[error("{}", words(.0))]
     Call(#[source] Box<Status>),
     #[error("could not save PersistentVolume: {0}")]
@@ -49,11 +47,15 @@ impl Provisioner {
         let selected = annotation(&*claim, SELECTED_NODE);
         let node = selected.and_then(|node| Some((self.nodes.get("", node)?, self.csi_nodes.get("", node)?)));
         let node = node.as_ref().map(|(node, drivers)| (&**node, &**drivers));
-        let plan = decide_claim(&self.driver, &ClaimObserved { claim: &claim, class: class.as_deref(), node });
+        let origin = self.origin(&claim).await;
+        let is_waiting = origin.is_err();
+        let observed = ClaimObserved { claim: &claim, class: class.as_deref(), node, origin };
+        let plan = decide_claim(&self.driver, &observed);
         log(NAME, &plan);
         self.events.publish(plan.events).await;
         let (Some(ClaimChange::Create(asked)), Some(class)) = (plan.changes.into_iter().next(), class) else {
-            return Ok(());
+            // Nobody tells when a source becomes ready: it is looked at again.
+            return if is_waiting && volume_name(&claim).is_empty() { Err(Failed) } else { Ok(()) };
         };
         match self.create(&claim, &class, &asked).await {
             Ok(()) => {
@@ -72,6 +74,32 @@ impl Provisioner {
         }
     }
 
+    /// What the claim's volume is to begin with.
+    async fn origin(&self, claim: &PersistentVolumeClaim) -> Result<Option<Origin>, String> {
+        let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();
+        match asked(claim) {
+            Asked::Nothing => Ok(None),
+            Asked::Other(what) => Err(format!("volumes cannot be made from {what}")),
+            Asked::Claim(source) => {
+                let source = self.claims.get(namespace, &source);
+                let volume = source.as_ref().and_then(|source| self.volumes.get("", volume_name(source)));
+                from_claim(&self.driver, source.as_deref(), volume.as_deref()).map(Some)
+            }
+            Asked::Snapshot(source) => {
+                let snapshots: Api<VolumeSnapshot> = Api::namespaced(self.client.clone(), namespace);
+                let snapshot = snapshots.get_opt(&source).await.map_err(|error| error.to_string())?;
+                let bound = snapshot.as_ref().and_then(|s| s.status.bound_volume_snapshot_content_name.clone());
+                let contents: Api<VolumeSnapshotContent> = Api::all(self.client.clone());
+                let content = match bound {
+                    Some(bound) => contents.get_opt(&bound).await.map_err(|error| error.to_string())?,
+                    None => None,
+                };
+                let bytes = requested(claim).unwrap_or_default();
+                from_snapshot(&self.driver, snapshot.as_ref(), content.as_ref(), bytes).map(Some)
+            }
+        }
+    }
+
     async fn create(
         &self,
         claim: &PersistentVolumeClaim,
@@ -82,13 +110,14 @@ impl Provisioner {
         let request = CreateVolumeRequest {
             name: asked.name.clone(),
             capacity_range: Some(CapacityRange { required_bytes: asked.bytes, limit_bytes: 0 }),
-            volume_capabilities: capabilities(asked),
+            volume_capabilities: asked.modes.iter().map(|mode| capability(&asked.content, *mode)).collect(),
             parameters: asked.parameters.clone().into_iter().collect(),
-            secrets: self.secret(asked.secret.as_ref()).await?,
+            secrets: read_secret(&self.client, asked.secret.as_ref()).await?,
             accessibility_requirements: asked.topology.as_ref().map(|segments| {
                 let here = vec![Topology { segments: segments.clone().into_iter().collect() }];
                 TopologyRequirement { requisite: here.clone(), preferred: here }
             }),
+            volume_content_source: asked.origin.as_ref().map(content_source),
             ..Default::default()
         };
         let mut controller = self.controller.clone();
@@ -134,7 +163,8 @@ impl Provisioner {
     async fn delete(&self, volume: &PersistentVolume, change: VolumeChange) -> Result<(), StepError> {
         let api: Api<PersistentVolume> = Api::all(self.client.clone());
         if let VolumeChange::Delete { handle, secret, .. } = change {
-            let request = DeleteVolumeRequest { volume_id: handle, secrets: self.secret(secret.as_ref()).await? };
+            let request =
+                DeleteVolumeRequest { volume_id: handle, secrets: read_secret(&self.client, secret.as_ref()).await? };
             let mut controller = self.controller.clone();
             let answer = call(&self.calls, DELETE, self.settings.timeout, request, |request| async move {
                 controller.delete_volume(request).await
@@ -158,32 +188,12 @@ impl Provisioner {
             Err(error) => Err(StepError::Save(Box::new(error))),
         }
     }
-
-    async fn secret(&self, secret: Option<&SecretReference>) -> Result<HashMap<String, String>, StepError> {
-        let Some(secret) = secret else { return Ok(HashMap::new()) };
-        let (namespace, name) =
-            (secret.namespace.as_deref().unwrap_or_default(), secret.name.as_deref().unwrap_or_default());
-        let api: Api<Secret> = Api::namespaced(self.client.clone(), namespace);
-        let found = api.get(name).await;
-        let found = found.map_err(|error| StepError::Secret(format!("{namespace}/{name}"), Box::new(error)))?;
-        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        Ok(found.data.into_iter().flatten().map(|(key, value)| (key, text(value.0))).collect())
-    }
 }
 
-/// One capability for each access mode.
-fn capabilities(asked: &Create) -> Vec<VolumeCapability> {
-    let access_type = match &asked.content {
-        Content::Block => AccessType::Block(volume_capability::BlockVolume {}),
-        Content::Mount { fs_type, flags } => AccessType::Mount(volume_capability::MountVolume {
-            fs_type: fs_type.clone(),
-            mount_flags: flags.clone(),
-            volume_mount_group: String::new(),
-        }),
+fn content_source(origin: &Origin) -> VolumeContentSource {
+    let r#type = match origin {
+        Origin::Volume(volume_id) => SourceType::Volume(VolumeSource { volume_id: volume_id.clone() }),
+        Origin::Snapshot(snapshot_id) => SourceType::Snapshot(SnapshotSource { snapshot_id: snapshot_id.clone() }),
     };
-    let capability = |mode: &i32| VolumeCapability {
-        access_type: Some(access_type.clone()),
-        access_mode: Some(volume_capability::AccessMode { mode: *mode }),
-    };
-    asked.modes.iter().map(capability).collect()
+    VolumeContentSource { r#type: Some(r#type) }
 }

@@ -7,3 +7,4 @@ mod controller;
 mod lab;
 mod node;
 mod path;
+mod snapshots;

@@ -4,12 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use tether_crd::condition::{self, Condition, rfc3339};
-use tether_crd::engine::{EngineStatus, INSTANCE_CREATION, InstanceState, RebuildProgress, ReplicaMode, SnapshotInfo};
-use tether_crd::{Engine, FINALIZER, IntString};
+use tether_crd::engine::{
+    CloneProgress, EngineStatus, INSTANCE_CREATION, InstanceState, RebuildProgress, ReplicaMode, SnapshotInfo,
+};
+use tether_crd::{Engine, FINALIZER, IntString, Snapshot};
 use tether_model::reason::Reason;
 use tether_model::report::Rule;
 
-use super::{Manager, Process, ProcessState, observed_state};
+use super::snapshots::{self, SnapshotChange};
+use super::{Manager, Process, ProcessState, fill, observed_state};
 use crate::Plan;
 use crate::object::{Target, has_finalizer, is_deleting, subject};
 
@@ -29,7 +32,8 @@ pub struct EngineProcess {
     /// Path of the kernel device, or where NBD is served.
     pub endpoint: String,
     pub members: Vec<Member>,
-    pub snapshots: BTreeMap<String, SnapshotInfo>,
+    /// None: it was not asked yet, or did not answer.
+    pub snapshots: Option<BTreeMap<String, SnapshotInfo>>,
 }
 
 /// A replica as an engine sees it.
@@ -58,6 +62,12 @@ pub struct EngineObserved<'a> {
     pub is_slow: bool,
     /// A ticket asks for the volume on this node: it will be back, and whoever has the device open waits for that.
     pub is_asked_for: bool,
+    /// What it has may have changed since it was asked.
+    pub list_due: bool,
+    /// Snapshots of its volume that were handed to this node.
+    pub snapshots: Vec<&'a Snapshot>,
+    /// How far the copy is that it is filled with, if one was begun.
+    pub copy: Option<CloneProgress>,
 }
 
 /// What is to be done.
@@ -81,6 +91,12 @@ pub enum EngineChange {
     },
     Expand {
         size: u64,
+    },
+    Snapshot(SnapshotChange),
+    /// Copy a snapshot of another volume into it.
+    Fill {
+        volume: String,
+        snapshot: String,
     },
     SetStatus {
         engine: Target,
@@ -153,6 +169,8 @@ fn follow(plan: &mut Plan<EngineChange>, observed: &EngineObserved<'_>, wanted: 
             }
             members(plan, engine, found);
             size(plan, engine, found);
+            snapshots::follow(plan, observed, found);
+            fill::follow(plan, observed, found);
         }
         _ => plan.rests(PROCESS, subject(engine), Reason::UpToDate, "Nothing is to be started or stopped."),
     }
@@ -242,7 +260,10 @@ fn running(status: &mut EngineStatus, observed: &EngineObserved<'_>, found: &Eng
     status.is_expanding = status.current_size < engine.spec.volume_size;
     status.endpoint = if engine.spec.disable_frontend { String::new() } else { found.endpoint.clone() };
     status.current_replica_address_map.clone_from(&engine.spec.replica_address_map);
-    status.snapshots.clone_from(&found.snapshots);
+    status.clone_status = fill::told(engine, observed.copy.as_ref());
+    if let Some(listed) = &found.snapshots {
+        status.snapshots.clone_from(listed);
+    }
     let modes: BTreeMap<String, ReplicaMode> = engine
         .spec
         .replica_address_map
@@ -358,6 +379,9 @@ mod tests {
             start_error: None,
             is_slow: true,
             is_asked_for,
+            list_due: false,
+            snapshots: Vec::new(),
+            copy: None,
         };
         let plan = decide_engine(&observed, Timestamp::UNIX_EPOCH);
         let mut told = Vec::new();

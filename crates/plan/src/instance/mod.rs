@@ -15,7 +15,9 @@
 //! run. While nobody answers, what was running is unknown.
 
 mod engine;
+mod fill;
 mod replica;
+mod snapshots;
 
 use std::collections::BTreeMap;
 
@@ -23,6 +25,7 @@ use tether_crd::engine::InstanceState;
 
 pub use self::engine::{EngineChange, EngineObserved, EngineProcess, Member, decide_engine};
 pub use self::replica::{ReplicaChange, ReplicaObserved, decide_replica};
+pub use self::snapshots::{SnapshotChange, is_purging};
 
 /// What the agent knows of the instance manager of its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

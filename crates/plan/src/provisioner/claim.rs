@@ -13,7 +13,7 @@ use tether_machinery::quantity::Quantity as Amount;
 use tether_model::reason::Reason;
 use tether_model::report::Rule;
 
-use super::{ClaimChange, Create, DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE, Driver, FINALIZER, PREFIX};
+use super::{ClaimChange, Create, DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE, Driver, FINALIZER, Origin, PREFIX};
 use crate::Plan;
 use crate::attacher::Content;
 use crate::binding::{
@@ -26,12 +26,14 @@ use crate::object::{annotation, is_deleting, key, name, namespace, subject, uid}
 const PROVISION: Rule = Rule("provision-volume");
 
 /// What the decision looks at.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ClaimObserved<'a> {
     pub claim: &'a PersistentVolumeClaim,
     pub class: Option<&'a StorageClass>,
     /// The node that the scheduler chose, and its drivers, if they were seen.
     pub node: Option<(&'a Node, &'a CSINode)>,
+    /// What the volume is to begin with, or why that cannot be said yet.
+    pub origin: Result<Option<Origin>, String>,
 }
 
 /// What the driver made.
@@ -84,9 +86,7 @@ pub fn decide_claim(driver: &Driver, observed: &ClaimObserved<'_>) -> Plan<Claim
 fn create(driver: &Driver, observed: &ClaimObserved<'_>, class: &StorageClass) -> Result<Create, String> {
     let claim = observed.claim;
     let spec = claim.spec.as_ref().ok_or("the claim has no spec")?;
-    if spec.data_source.is_some() || spec.data_source_ref.is_some() {
-        return Err("volumes cannot be made from snapshots or other claims yet".into());
-    }
+    let origin = observed.origin.clone()?;
     let requests = spec.resources.as_ref().and_then(|r| r.requests.as_ref());
     let bytes = requests.and_then(|r| r.get("storage")).ok_or("the claim asks for no storage")?;
     let bytes = Amount::parse(&bytes.0).map_err(|error| error.to_string())?.value();
@@ -104,6 +104,7 @@ fn create(driver: &Driver, observed: &ClaimObserved<'_>, class: &StorageClass) -
         parameters: parameters(class),
         secret: secret(class, claim, &name, "provisioner-secret"),
         topology,
+        origin,
         name,
     })
 }
@@ -230,7 +231,7 @@ pub fn persistent_volume(
 }
 
 /// A size as people write it: `64Mi`.
-fn binary(bytes: i64) -> String {
+pub(crate) fn binary(bytes: i64) -> String {
     let units = ["Ei", "Pi", "Ti", "Gi", "Mi", "Ki"];
     let scaled = (1..=6).rev().zip(units).map(|(power, unit)| (1_i64 << (10 * power), unit));
     let mut whole = scaled.filter(|(scale, _)| bytes != 0 && bytes % scale == 0);

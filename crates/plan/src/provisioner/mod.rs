@@ -9,11 +9,14 @@
 //! of Kubernetes' external-provisioner, which this replaces.
 
 mod claim;
+mod origin;
 mod volume;
 
 use std::collections::BTreeMap;
 
+pub(crate) use self::claim::binary;
 pub use self::claim::{ClaimObserved, Made, decide_claim, persistent_volume};
+pub use self::origin::{Asked, Origin, asked, from_claim, from_snapshot};
 pub use self::volume::{VolumeObserved, decide_volume};
 use k8s_openapi::api::core::v1::SecretReference;
 
@@ -58,6 +61,8 @@ pub struct Create {
     pub secret: Option<SecretReference>,
     /// Where the volume has to be reachable from.
     pub topology: Option<BTreeMap<String, String>>,
+    /// What it begins with; nothing if none.
+    pub origin: Option<Origin>,
 }
 
 /// What is to be done for a volume.

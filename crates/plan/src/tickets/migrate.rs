@@ -20,10 +20,9 @@ use tether_model::report::Rule;
 
 use super::{Change, Look};
 use crate::Plan;
+use crate::snapshot::VOLUME_HEAD;
 
 pub(super) const MIGRATE: Rule = Rule("migration");
-/// The engine's name for what is being written to; it is no snapshot.
-const VOLUME_HEAD: &str = "volume-head";
 
 pub(super) fn step(plan: &mut Plan<Change>, look: &mut Look<'_>) {
     if !look.volume.is_migratable() {
@@ -108,7 +107,7 @@ fn confirm(plan: &mut Plan<Change>, look: &mut Look<'_>) -> bool {
         plan.blocked(MIGRATE, about, Reason::MigrationEngineNotReady, words);
         return true;
     }
-    if snapshots(look, &from) != snapshots(look, &to) {
+    if snapshots(look, &to).is_some_and(|there| Some(there) != snapshots(look, &from)) {
         let words = "Waiting to confirm migration until snapshots have synced";
         plan.blocked(MIGRATE, about, Reason::MigrationSnapshotsDiffer, words);
         return true;
@@ -120,11 +119,13 @@ fn confirm(plan: &mut Plan<Change>, look: &mut Look<'_>) -> bool {
     true
 }
 
-/// The snapshots that the engine on a node has.
-fn snapshots<'a>(look: &Look<'a>, node: &str) -> BTreeSet<&'a str> {
-    let engine: Option<&&Engine> = look.observed.engines.iter().find(|engine| engine.spec.node_id == node);
-    let names = engine.into_iter().flat_map(|engine| engine.status.snapshots.keys());
-    names.map(String::as_str).filter(|name| *name != VOLUME_HEAD).collect()
+/// The snapshots that the engine on a node has. None: it did not say; one that stands by has those of the engine that it
+/// reads through.
+fn snapshots<'a>(look: &Look<'a>, node: &str) -> Option<BTreeSet<&'a str>> {
+    let engine: &Engine = look.observed.engines.iter().copied().find(|engine| engine.spec.node_id == node)?;
+    let listed = &engine.status.snapshots;
+    let names = listed.keys().map(String::as_str).filter(|name| *name != VOLUME_HEAD);
+    listed.contains_key(VOLUME_HEAD).then(|| names.collect())
 }
 
 fn roll_back(plan: &mut Plan<Change>, look: &mut Look<'_>) {

@@ -1,7 +1,8 @@
 //! The end of a volume: everything that belongs to it goes, then the volume itself.
 
-use tether_crd::FINALIZER;
+use tether_crd::engine::InstanceState;
 use tether_crd::volume::State;
+use tether_crd::{Engine, FINALIZER};
 use tether_model::reason::Reason;
 use tether_model::report::Rule;
 
@@ -20,8 +21,13 @@ pub(super) fn delete(draft: &mut Draft<'_>) {
     for engine in &mut draft.engines {
         engine.delete();
     }
-    for replica in &mut draft.replicas {
-        replica.delete();
+    // An engine ends in order only while its replicas are there: they go after it.
+    let ends =
+        |engine: &Engine| engine.status.current_state != InstanceState::Stopped && !is_out_of_reach(draft, engine);
+    if !draft.observed.engines.iter().any(|engine| ends(engine)) {
+        for replica in &mut draft.replicas {
+            replica.delete();
+        }
     }
     let observed = draft.observed;
     if let Some(attachment) = observed.attachment {
@@ -41,6 +47,11 @@ pub(super) fn delete(draft: &mut Draft<'_>) {
         draft.fires(DELETION, Reason::DependentsGone, "Nothing of the volume is left.");
         draft.last.push(Change::RemoveFinalizer { kind: Kind::Volume, target: Target::of(observed.volume) });
     }
+}
+
+/// Whether nobody can end the engine, or needs to.
+fn is_out_of_reach(draft: &Draft<'_>, engine: &Engine) -> bool {
+    engine.spec.node_id.is_empty() || draft.is_down(&engine.spec.node_id)
 }
 
 /// Engines and replicas that no agent can end: those that are on no node, or on one that does not answer.

@@ -41,7 +41,7 @@ fn asked(
     class: Option<&StorageClass>,
     node: Option<(&Node, &CSINode)>,
 ) -> Option<Create> {
-    let plan = decide_claim(&driver(), &ClaimObserved { claim, class, node });
+    let plan = decide_claim(&driver(), &ClaimObserved { claim, class, node, origin: Ok(None) });
     plan.changes.into_iter().next().map(|ClaimChange::Create(call)| *call)
 }
 

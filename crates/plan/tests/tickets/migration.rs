@@ -64,10 +64,14 @@ fn a_confirmation_waits_for_the_new_engine_and_its_snapshots() {
     assert_eq!(starting.node_id(), "node1");
     assert_eq!(starting.told_of("b"), "waits | waiting for volume to migrate to node node2");
     let mut behind = moving().without_ticket("a");
-    let snapshots = &mut behind.engines[0].status.snapshots;
-    snapshots.insert("volume-head".to_owned(), SnapshotInfo::default());
+    for engine in &mut behind.engines {
+        engine.status.snapshots.insert("volume-head".to_owned(), SnapshotInfo::default());
+    }
     assert!(behind.plan().to_string().contains("Confirming"), "what is written to is no snapshot");
     behind.engines[0].status.snapshots.insert("s1".to_owned(), SnapshotInfo::default());
+    let mut silent = behind.clone();
+    silent.engines[1].status.snapshots.clear();
+    assert!(silent.plan().to_string().contains("Confirming"), "one that stands by has what the other one has");
     let report = behind.step();
     assert!(report.contains("Waiting to confirm migration until snapshots have synced"), "{report}");
     assert_eq!(behind.node_id(), "node1");

@@ -194,6 +194,9 @@ fn deletion_ends_whatever_runs_and_wherever_nodes_are() {
             Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(world.now));
         for _ in 0..10 {
             world.step();
+            let ends_in_order = crashed != Some("a") && !world.engines.is_empty();
+            let going = world.replicas.values().filter(|replica| replica.metadata.deletion_timestamp.is_some());
+            assert!(!ends_in_order || going.count() == 0, "an engine that ends needs its replicas: {crashed:?}");
             world.agents();
         }
         assert!(world.volume.is_none() && world.replicas.is_empty() && world.engines.is_empty(), "{crashed:?}");

@@ -3,11 +3,14 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
-use tether_csi::connect::{Address, connect};
+use clap::ValueEnum as _;
+use kube::Client;
+use tether_csi::connect::{Address, Connection, connect};
 use tether_csi::driver::{Driver, Options};
 use tether_csi::metrics::Metrics;
-use tether_csi::{attacher, provisioner};
+use tether_csi::{attacher, provisioner, resizer, snapshotter};
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use super::role::{self, Threads};
 use crate::client;
@@ -17,8 +20,9 @@ use crate::output::Exit;
 /// Runs the CSI driver driver.longhorn.io, and what else it takes to use it
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "With --controller the process also attaches volumes and makes and deletes them for claims, in place of \
-                  the sidecars external-attacher and external-provisioner. --without leaves one to the upstream sidecar.\n\n\
+    after_help = "With --controller the process also attaches volumes, makes, grows and deletes them for claims, and makes \
+                  snapshots of claims, in place of the sidecars external-attacher, -provisioner, -resizer and -snapshotter and of \
+                  the snapshot controller. --without leaves one to the upstream one.\n\n\
                   Examples:\n  tether csi --endpoint unix:///run/csi.sock --controller --kubeconfig ./kubeconfig\n  \
                   tether csi --endpoint unix:///run/csi.sock --node node-1"
 )]
@@ -48,6 +52,37 @@ pub(crate) struct Args {
 enum Loop {
     Attacher,
     Provisioner,
+    Resizer,
+    /// Both halves: the snapshot controller's and the sidecar's.
+    Snapshotter,
+}
+
+impl Loop {
+    async fn run(self, client: Client, connection: Connection, stop: CancellationToken) -> Result<()> {
+        let identity = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let (timeout, metrics) = (CALL_TIMEOUT, Metrics::default());
+        match self {
+            Self::Attacher => {
+                let settings = attacher::Settings { timeout, ..attacher::Settings::default() };
+                attacher::run(client, connection, settings, &metrics, stop).await?;
+            }
+            Self::Provisioner => {
+                let default_fs_type = "ext4".to_owned();
+                let settings =
+                    provisioner::Settings { timeout, default_fs_type, identity, ..provisioner::Settings::default() };
+                provisioner::run(client, connection, settings, &metrics, stop).await?;
+            }
+            Self::Resizer => {
+                let settings = resizer::Settings { timeout, identity, ..resizer::Settings::default() };
+                resizer::run(client, connection, settings, &metrics, stop).await?;
+            }
+            Self::Snapshotter => {
+                let settings = snapshotter::Settings { timeout, identity, ..snapshotter::Settings::default() };
+                snapshotter::run(client, connection, settings, &metrics, stop).await?;
+            }
+        }
+        Ok(())
+    }
 }
 
 pub(crate) fn run(args: &Args) -> Result<Exit> {
@@ -68,22 +103,9 @@ async fn serve(args: &Args) -> Result<Exit> {
     let mut tasks: JoinSet<Result<()>> = JoinSet::new();
     let token = stop.clone();
     tasks.spawn(async move { Ok(driver.serve(listener, token).await?) });
-    if args.controller && !args.without.contains(&Loop::Attacher) {
+    for each in Loop::value_variants().iter().filter(|each| args.controller && !args.without.contains(each)) {
         let (client, connection, token) = (client.clone(), connect(&args.endpoint).await?, stop.clone());
-        let settings = attacher::Settings { timeout: CALL_TIMEOUT, ..attacher::Settings::default() };
-        tasks.spawn(async move { Ok(attacher::run(client, connection, settings, &Metrics::default(), token).await?) });
-    }
-    if args.controller && !args.without.contains(&Loop::Provisioner) {
-        let (connection, token) = (connect(&args.endpoint).await?, stop.clone());
-        let settings = provisioner::Settings {
-            timeout: CALL_TIMEOUT,
-            default_fs_type: "ext4".into(),
-            identity: rustix::system::uname().nodename().to_string_lossy().into_owned(),
-            ..provisioner::Settings::default()
-        };
-        tasks.spawn(
-            async move { Ok(provisioner::run(client, connection, settings, &Metrics::default(), token).await?) },
-        );
+        tasks.spawn(each.run(client, connection, token));
     }
     role::ready();
     while let Some(ended) = tasks.join_next().await {

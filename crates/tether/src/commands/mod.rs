@@ -16,6 +16,7 @@ mod manifests;
 mod node;
 mod replica;
 pub(crate) mod role;
+mod snapshot;
 mod status;
 mod support_bundle;
 mod ticket;
@@ -61,6 +62,7 @@ enum Command {
     SupportBundle(support_bundle::Args),
     Version(version::Args),
     Volume(Box<volume::Args>),
+    Snapshot(Box<snapshot::Args>),
     Ticket(ticket::Args),
     Explain(explain::Args),
     Bench(bench::Args),
@@ -85,6 +87,7 @@ impl Cli {
             Command::SupportBundle(args) => support_bundle::run(&args),
             Command::Version(args) => version::run(&args),
             Command::Volume(args) => volume::run(&args),
+            Command::Snapshot(args) => snapshot::run(&args),
             Command::Ticket(args) => ticket::run(&args),
             Command::Explain(args) => explain::run(&args),
             Command::Bench(args) => bench::run(&args),

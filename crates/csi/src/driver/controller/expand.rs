@@ -4,6 +4,7 @@ use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
 use tether_crd::volume::State;
 use tether_crd::{NAMESPACE, Volume};
+use tether_plan::clone::is_pending;
 use tonic::Status;
 
 use super::super::capability::is_block;
@@ -26,11 +27,19 @@ pub(super) async fn expand(
     if range.limit_bytes > 0 && size > range.limit_bytes {
         return Err(Status::out_of_range(format!("volume {id} has {size} bytes already")));
     }
-    if !matches!(volume.status.state, State::Attached | State::Detached) {
+    // One that is on its way there or away from there is waited for.
+    let settled = driver.view.until(PATIENCE, || {
+        let volume = driver.view.volume(id)?;
+        matches!(volume.status.state, State::Attached | State::Detached).then_some(volume)
+    });
+    let Some(volume) = settled.await else {
         return Err(Status::failed_precondition(format!("volume {id} is {}", volume.status.state)));
-    }
+    };
     if volume.is_migrating() {
         return Err(Status::failed_precondition(format!("volume {id} is being migrated")));
+    }
+    if is_pending(&volume) {
+        return Err(Status::failed_precondition(format!("volume {id} is being copied from its source")));
     }
     let was_attached = volume.status.state == State::Attached;
     if size > volume.spec.size.0 {

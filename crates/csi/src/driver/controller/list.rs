@@ -1,5 +1,6 @@
 //! What there is: volumes, where they are published, how they are, and how much room is left.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use kube::ResourceExt;
@@ -22,20 +23,8 @@ const HOSTNAME: &str = "kubernetes.io/hostname";
 
 pub(super) async fn list(driver: &Inner, request: &ListVolumesRequest) -> Result<ListVolumesResponse, Status> {
     driver.view.ready().await;
-    if request.max_entries < 0 {
-        return Err(Status::invalid_argument("max_entries is negative"));
-    }
     let volumes = driver.view.volumes.list();
-    let from = match request.starting_token.as_str() {
-        "" => 0,
-        token => token.parse::<usize>().ok().filter(|from| *from <= volumes.len()).ok_or_else(|| {
-            Status::aborted(format!("starting_token {token:?} is not one of this driver's; begin again"))
-        })?,
-    };
-    let most = match request.max_entries {
-        0 => usize::MAX,
-        most => usize::try_from(most).unwrap_or(usize::MAX),
-    };
+    let page = Page::of(volumes.len(), request.max_entries, &request.starting_token)?;
     let entry = |volume: &Arc<Volume>| list_volumes_response::Entry {
         volume: Some(described(volume)),
         status: Some(list_volumes_response::VolumeStatus {
@@ -43,10 +32,34 @@ pub(super) async fn list(driver: &Inner, request: &ListVolumesRequest) -> Result
             volume_condition: Some(health(volume)),
         }),
     };
-    let entries: Vec<_> = volumes.iter().skip(from).take(most).map(entry).collect();
-    let next = from + entries.len();
-    let next_token = if next < volumes.len() { next.to_string() } else { String::new() };
-    Ok(ListVolumesResponse { entries, next_token })
+    Ok(ListVolumesResponse {
+        entries: volumes[page.range.clone()].iter().map(entry).collect(),
+        next_token: page.next(),
+    })
+}
+
+/// The part of a list that is answered. A token is the place where the next part begins.
+pub(super) struct Page {
+    pub(super) range: Range<usize>,
+    total: usize,
+}
+
+impl Page {
+    pub(super) fn of(total: usize, max_entries: i32, token: &str) -> Result<Self, Status> {
+        let most = usize::try_from(max_entries).map_err(|_| Status::invalid_argument("max_entries is negative"))?;
+        let from = match token {
+            "" => 0,
+            token => token.parse::<usize>().ok().filter(|from| *from <= total).ok_or_else(|| {
+                Status::aborted(format!("starting_token {token:?} is not one of this driver's; begin again"))
+            })?,
+        };
+        let end = if most == 0 { total } else { from.saturating_add(most).min(total) };
+        Ok(Self { range: from..end, total })
+    }
+
+    pub(super) fn next(&self) -> String {
+        if self.range.end < self.total { self.range.end.to_string() } else { String::new() }
+    }
 }
 
 pub(super) async fn get(driver: &Inner, id: &str) -> Result<ControllerGetVolumeResponse, Status> {

@@ -4,6 +4,7 @@ mod create;
 mod expand;
 mod list;
 mod publish;
+mod snapshot;
 
 pub(super) use self::list::health;
 use tonic::{Code, Request, Response, Status};
@@ -16,13 +17,15 @@ use crate::proto::{
     ControllerExpandVolumeRequest, ControllerExpandVolumeResponse, ControllerGetCapabilitiesRequest,
     ControllerGetCapabilitiesResponse, ControllerGetVolumeRequest, ControllerGetVolumeResponse,
     ControllerPublishVolumeRequest, ControllerPublishVolumeResponse, ControllerServiceCapability,
-    ControllerUnpublishVolumeRequest, ControllerUnpublishVolumeResponse, CreateVolumeRequest, CreateVolumeResponse,
-    DeleteVolumeRequest, DeleteVolumeResponse, GetCapacityRequest, GetCapacityResponse, ListVolumesRequest,
-    ListVolumesResponse, ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse,
+    ControllerUnpublishVolumeRequest, ControllerUnpublishVolumeResponse, CreateSnapshotRequest, CreateSnapshotResponse,
+    CreateVolumeRequest, CreateVolumeResponse, DeleteSnapshotRequest, DeleteSnapshotResponse, DeleteVolumeRequest,
+    DeleteVolumeResponse, GetCapacityRequest, GetCapacityResponse, GetSnapshotRequest, GetSnapshotResponse,
+    ListSnapshotsRequest, ListSnapshotsResponse, ListVolumesRequest, ListVolumesResponse,
+    ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse,
 };
 
-/// What can be asked for. Snapshots and clones follow when the core has them.
-const CAPABILITIES: [Rpc; 9] = [
+/// What can be asked for.
+const CAPABILITIES: [Rpc; 13] = [
     Rpc::CreateDeleteVolume,
     Rpc::PublishUnpublishVolume,
     Rpc::ExpandVolume,
@@ -32,6 +35,10 @@ const CAPABILITIES: [Rpc; 9] = [
     Rpc::GetVolume,
     Rpc::VolumeCondition,
     Rpc::SingleNodeMultiWriter,
+    Rpc::CreateDeleteSnapshot,
+    Rpc::ListSnapshots,
+    Rpc::GetSnapshot,
+    Rpc::CloneVolume,
 ];
 
 #[tonic::async_trait]
@@ -112,6 +119,35 @@ impl Controller for Driver {
         request: Request<GetCapacityRequest>,
     ) -> Result<Response<GetCapacityResponse>, Status> {
         list::capacity(&self.0, &request.into_inner()).await.map(Response::new)
+    }
+
+    async fn create_snapshot(
+        &self,
+        request: Request<CreateSnapshotRequest>,
+    ) -> Result<Response<CreateSnapshotResponse>, Status> {
+        snapshot::create(&self.0, request.into_inner()).await.map(Response::new)
+    }
+
+    async fn delete_snapshot(
+        &self,
+        request: Request<DeleteSnapshotRequest>,
+    ) -> Result<Response<DeleteSnapshotResponse>, Status> {
+        snapshot::delete(&self.0, &request.into_inner().snapshot_id).await?;
+        Ok(Response::new(DeleteSnapshotResponse {}))
+    }
+
+    async fn get_snapshot(
+        &self,
+        request: Request<GetSnapshotRequest>,
+    ) -> Result<Response<GetSnapshotResponse>, Status> {
+        snapshot::get(&self.0, &request.into_inner().snapshot_id).await.map(Response::new)
+    }
+
+    async fn list_snapshots(
+        &self,
+        request: Request<ListSnapshotsRequest>,
+    ) -> Result<Response<ListSnapshotsResponse>, Status> {
+        snapshot::list(&self.0, &request.into_inner()).await.map(Response::new)
     }
 }
 

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use tether_crd::attachment::{DISABLE_FRONTEND, LAST_ATTACHED_BY, SATISFIED, Ticket, TicketType};
 use tether_crd::volume::{CloneState, Frontend, State};
 use tether_crd::{NAMESPACE, Volume, VolumeAttachment, condition, names};
+use tether_plan::clone::is_pending;
 use tonic::Status;
 
 use super::super::capability::{NO_SHARES, check, is_block};
@@ -28,6 +29,7 @@ pub(super) async fn publish(driver: &Inner, request: ControllerPublishVolumeRequ
         return Err(Status::not_found(format!("node {node} does not exist")));
     }
     can_be_published(&volume, is_block(capability))?;
+    copied(driver, id).await?;
     let attachment = driver.view.until(PATIENCE, || driver.view.attachment(id)).await;
     let attachment =
         attachment.ok_or_else(|| Status::deadline_exceeded(format!("volume {id} has no attachment yet")))?;
@@ -60,11 +62,18 @@ fn can_be_published(volume: &Volume, block: bool) -> Result<(), Status> {
     if volume.status.restore_required {
         return Err(Status::aborted(format!("volume {name} is being filled from a backup")));
     }
-    match volume.status.clone_status.state {
-        CloneState::Initiated => Err(Status::aborted(format!("volume {name} is being cloned"))),
-        CloneState::Failed => Err(Status::aborted(format!("volume {name} could not be cloned yet"))),
-        _ => Ok(()),
+    Ok(())
+}
+
+/// A volume that is to be a copy of another one is not shown to anybody before it is.
+async fn copied(driver: &Inner, id: &str) -> Result<(), Status> {
+    let done = driver.view.until(PATIENCE, || driver.view.volume(id).is_none_or(|v| !is_pending(&v)).then_some(()));
+    if done.await.is_some() {
+        return Ok(());
     }
+    let failed = driver.view.volume(id).is_some_and(|v| v.status.clone_status.state == CloneState::Failed);
+    let how = if failed { "could not be copied from its source yet" } else { "is being copied from its source" };
+    Err(Status::aborted(format!("volume {id} {how}")))
 }
 
 /// The node that another CSI ticket is for.

@@ -1,0 +1,111 @@
+//! What the driver is asked for a content, and what the content says of it.
+
+use std::collections::BTreeMap;
+
+use tether_crd::volume_snapshot::{VolumeSnapshotClass, VolumeSnapshotContent};
+use tether_model::reason::Reason;
+use tether_model::report::Rule;
+
+use super::{BEING_CREATED, BEING_DELETED, CONTENT_FINALIZER, PREFIX};
+use crate::Plan;
+use crate::object::{Target, annotation, has_finalizer, is_deleting, subject};
+
+const CONTENT: Rule = Rule("snapshot-content");
+
+/// What is to be done for a content.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    AddFinalizer {
+        content: Target,
+    },
+    /// The driver is to make it. The annotation [`BEING_CREATED`] comes before the call and goes after it.
+    Create {
+        content: Target,
+        name: String,
+        volume: String,
+        parameters: BTreeMap<String, String>,
+    },
+    /// The driver is asked whether it has it, and can use it.
+    Check {
+        content: Target,
+        handle: String,
+    },
+    /// The driver is to delete it.
+    Delete {
+        content: Target,
+        handle: String,
+    },
+    RemoveFinalizer {
+        content: Target,
+    },
+}
+
+/// Decides about one content of a driver.
+pub fn decide(driver: &str, content: &VolumeSnapshotContent, class: Option<&VolumeSnapshotClass>) -> Plan<Change> {
+    let mut plan = Plan::default();
+    let about = || subject(content);
+    if content.spec.driver != driver {
+        plan.rests(CONTENT, about(), Reason::OtherDriver, "It is another driver's.");
+        return plan;
+    }
+    let target = || Target::of(content);
+    let handle = content.status.snapshot_handle.clone().or_else(|| content.spec.source.snapshot_handle.clone());
+    let handle = handle.filter(|handle| !handle.is_empty());
+    if is_deleting(content) {
+        if !has_finalizer(content, CONTENT_FINALIZER) {
+            return plan;
+        }
+        let is_told = annotation(content, BEING_DELETED).is_some() || content.spec.volume_snapshot_ref.uid.is_none();
+        match (content.spec.deletion_policy.as_str(), handle) {
+            ("Delete", Some(handle)) => {
+                let change = Change::Delete { content: target(), handle };
+                plan.acts(CONTENT, about(), Reason::SnapshotDeleting, "The driver is to delete it.", change);
+            }
+            // Whether the driver made it is not known: the call is repeated, which tells its handle.
+            ("Delete", None) if annotation(content, BEING_CREATED).is_some() => {
+                create(&mut plan, content, class);
+            }
+            _ if is_told || annotation(content, BEING_CREATED).is_none() => {
+                let change = Change::RemoveFinalizer { content: target() };
+                plan.acts(CONTENT, about(), Reason::BeingDeleted, "Nothing of it is to be deleted.", change);
+            }
+            _ => plan.blocked(CONTENT, about(), Reason::BeingDeleted, "Its snapshot is still there."),
+        }
+        return plan;
+    }
+    if !has_finalizer(content, CONTENT_FINALIZER) {
+        let change = Change::AddFinalizer { content: target() };
+        plan.acts(CONTENT, about(), Reason::ContentDiffers, "It is kept until the driver has deleted it.", change);
+    }
+    match handle {
+        Some(_) if content.status.ready_to_use == Some(true) => {
+            plan.rests(CONTENT, about(), Reason::SnapshotReady, "It can be used.");
+        }
+        Some(handle) => {
+            let change = Change::Check { content: target(), handle };
+            plan.acts(CONTENT, about(), Reason::CreatingSnapshot, "The driver is asked how it is.", change);
+        }
+        None => create(&mut plan, content, class),
+    }
+    plan
+}
+
+fn create(plan: &mut Plan<Change>, content: &VolumeSnapshotContent, class: Option<&VolumeSnapshotClass>) {
+    let about = subject(content);
+    let Some(volume) = content.spec.source.volume_handle.clone() else {
+        return plan.blocked(CONTENT, about, Reason::SnapshotCreateFailed, "It names neither volume nor snapshot.");
+    };
+    let named = content.spec.volume_snapshot_class_name.is_some();
+    if named && class.is_none() {
+        return plan.blocked(CONTENT, about, Reason::ObjectMissing, "Its class is not known.");
+    }
+    let all = class.map(|class| class.parameters.clone()).unwrap_or_default();
+    let change = Change::Create {
+        content: Target::of(content),
+        // Asking twice makes one.
+        name: format!("snapshot-{}", content.spec.volume_snapshot_ref.uid.as_deref().unwrap_or_default()),
+        volume,
+        parameters: all.into_iter().filter(|(key, _)| !key.starts_with(PREFIX)).collect(),
+    };
+    plan.acts(CONTENT, about, Reason::CreatingSnapshot, "The driver is to make it.", change);
+}

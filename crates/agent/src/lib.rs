@@ -17,6 +17,7 @@ mod pods;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use kube::Client;
 use tokio_util::sync::CancellationToken;
@@ -31,6 +32,8 @@ pub struct Options {
     pub region: String,
     /// The node's directory; the free space of its file system is the node's.
     pub data_dir: PathBuf,
+    /// How long the node counts as alive after it was last heard of.
+    pub lease_duration: Duration,
     /// As `kubectl get nodes` shows it.
     pub version: String,
     /// Why kernel devices and mounts cannot be used here, if they cannot.
@@ -74,7 +77,7 @@ pub async fn run(
     };
     tracing::info!(node = options.name, "registered");
     tokio::join!(
-        heartbeat::keep_lease(&client, &options.name, registered, &cancel),
+        heartbeat::keep_lease(&client, &options, registered, &cancel),
         heartbeat::keep_status(&client, &node, &options.data_dir, ready, &cancel),
         pods::run(client.clone(), &options, &cancel),
         storage::run(client.clone(), &options, &cancel),

@@ -272,6 +272,7 @@ mod tests {
             container_env: Vec::new(),
             host_env: Vec::new(),
             storage: None,
+            lease_duration: std::time::Duration::from_secs(40),
             restarts: None,
         }
     }

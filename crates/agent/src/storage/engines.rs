@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
@@ -17,7 +18,9 @@ use tether_crd::{Engine, FINALIZER, NAMESPACE};
 use tether_engine::control::proto;
 use tether_engine::device::link::Link as DeviceLink;
 use tether_engine::device::place::Name;
-use tether_plan::instance::{EngineChange, EngineObserved, EngineProcess, Member, decide_engine};
+use tether_plan::instance::{
+    EngineChange, EngineObserved, EngineProcess, Member, Process, ProcessState, decide_engine,
+};
 use tether_plan::object::name;
 
 use super::Shared;
@@ -28,17 +31,22 @@ use super::replicas::{process, tcp};
 const MAX_LOOKS: usize = 4;
 /// An engine that takes longer than this to serve is said to be starting; most never are, and a status is saved.
 const SLOW_START: SignedDuration = SignedDuration::from_secs(1);
+/// How long a promotion is waited for: an ordinary one takes milliseconds, and one that waits for a lease must not keep
+/// anybody from stopping the engine.
+const PROMOTION_WAIT: Duration = Duration::from_secs(1);
 
 pub(super) struct Engines {
     shared: Arc<Shared>,
     cache: Arc<Cache<Engine>>,
     /// When engines were started that have yet to serve.
     starting: Mutex<BTreeMap<String, Timestamp>>,
+    /// The standby that each engine took out of the record last.
+    dismissed: Mutex<BTreeMap<String, String>>,
 }
 
 impl Engines {
     pub fn new(shared: Arc<Shared>, cache: Arc<Cache<Engine>>) -> Arc<Self> {
-        Arc::new(Self { shared, cache, starting: Mutex::default() })
+        Arc::new(Self { shared, cache, starting: Mutex::default(), dismissed: Mutex::default() })
     }
 
     /// Whether something was done that has to be looked at.
@@ -61,7 +69,18 @@ impl Engines {
             EngineChange::RemoveDevice => self.remove_device(engine).await.map(|()| false),
             EngineChange::Promote => {
                 let request = proto::InstanceRequest { instance: instance() };
-                shared.link.engine()?.promote(request).await.map_err(|s| refused("promote the engine", &s))?;
+                let mut client = shared.link.engine()?;
+                // It goes on without us; what comes of it is told by the stream.
+                if let Ok(done) = tokio::time::timeout(PROMOTION_WAIT, client.promote(request)).await {
+                    done.map_err(|s| refused("promote the engine", &s))?;
+                }
+                Ok(false)
+            }
+            EngineChange::DismissStandby { uid } => {
+                let request = proto::RollbackRequest { instance: instance(), standby: uid.clone() };
+                let dismissed = shared.link.engine()?.rollback(request).await;
+                dismissed.map_err(|s| refused("take the standby out of the record", &s))?;
+                self.dismissed.lock().insert(instance(), uid);
                 Ok(false)
             }
             EngineChange::AddReplica { address } => {
@@ -122,6 +141,7 @@ impl Engines {
                 .collect(),
             key: self.shared.key(&spec.volume_name).await?,
             standby,
+            source: if standby { spec.migration_source.clone() } else { String::new() },
             device,
             nbd_tcp: shows && !device,
             ..proto::StartEngineRequest::default()
@@ -171,7 +191,14 @@ impl Reconcile for Engines {
             };
             let process = found.map(|found| engine_process(&engine, &found));
             let start_error = self.shared.start_errors.lock().get(key).cloned();
+            let dismissed = self.dismissed.lock().get(key).cloned();
             let now = Timestamp::now();
+            if process.as_ref().is_some_and(|found| found.process.state == ProcessState::Starting) {
+                // Also one that stood by and takes over by itself.
+                self.starting.lock().entry(key.clone()).or_insert(now);
+            } else if process.is_some() {
+                self.starting.lock().remove(key);
+            }
             let begun = self.starting.lock().get(key).copied();
             let slow_at = begun.map(|begun| begun + SLOW_START);
             let observed = EngineObserved {
@@ -181,6 +208,7 @@ impl Reconcile for Engines {
                 process: process.as_ref(),
                 start_error: start_error.as_deref(),
                 is_slow: slow_at.is_none_or(|at| now >= at),
+                dismissed: dismissed.as_deref(),
             };
             let plan = decide_engine(&observed, now);
             log(Self::NAME, &plan);
@@ -210,9 +238,16 @@ fn engine_process(engine: &Engine, instance: &proto::Instance) -> EngineProcess 
         resync: replica.resync.as_ref().map(|resync| percent(resync.done, resync.total)),
         error: replica.last_error.clone(),
     });
+    // Where others find it is where standbys read through it.
+    let peer = tcp(&info.peer);
     EngineProcess {
-        process: process(instance),
+        process: Process {
+            ip: peer.map(|peer| peer.ip().to_string()).unwrap_or_default(),
+            port: peer.map(|peer| peer.port()).unwrap_or_default(),
+            ..process(instance)
+        },
         is_standby: info.phase == "Standby",
+        is_fenced: info.phase == "Fenced",
         size: info.size,
         endpoint: endpoint(engine, &info),
         members: members.collect(),

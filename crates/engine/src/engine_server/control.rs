@@ -102,7 +102,7 @@ impl EngineServer {
                 let why = "the engine has not started yet: it waits for replicas or for the record".to_owned();
                 out.answer(id, Answer::Failed(why));
             }
-            Command::Rollback => self.roll_back(id, now, out),
+            Command::Rollback { standby } => self.roll_back(id, standby, now, out),
             Command::Source { address } => {
                 self.move_source(address, now, out);
                 out.answer(id, Answer::Done);
@@ -187,7 +187,7 @@ impl EngineServer {
             | Command::Close
             | Command::ServeDevice(_)
             | Command::DeviceIs(_)
-            | Command::Rollback
+            | Command::Rollback { .. }
             | Command::Source { .. }
             | Command::AddReplica { .. } => {}
         }

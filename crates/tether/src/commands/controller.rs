@@ -11,6 +11,7 @@ use kube::runtime::wait::await_condition;
 use kube::{Api, Client};
 use tether_controllers::{Options, leader};
 use tether_plan::attach_detach;
+use tether_plan::node::lifecycle;
 use tokio::time::timeout;
 
 use super::role::{self, Threads};
@@ -41,6 +42,9 @@ pub(crate) struct Args {
     /// How long such a volume is left there otherwise
     #[arg(long, default_value = "6m", requires = "attach_detach")]
     force_detach_after: SignedDuration,
+    /// How long a node may be silent before it counts as down
+    #[arg(long, default_value = "50s", value_name = "TIME")]
+    node_monitor_grace: SignedDuration,
     #[command(flatten)]
     logs: LogArgs,
 }
@@ -57,6 +61,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
                 wait_for_unmount: args.force_detach_after,
                 disable_force_detach: args.disable_force_detach_on_timeout,
             }),
+            node: lifecycle::Settings { monitor_grace: args.node_monitor_grace, ..Default::default() },
             storage_nodes: true,
             root_ca: client::root_ca(&args.kubeconfig)?,
             on_leading: Arc::new({

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use tether_agent::storage::Layout;
 use tether_agent::{Options, Restarts, namespace};
 use tether_engine::device::available;
@@ -12,7 +12,7 @@ use tether_engine::device::place::{DEVICES, Place, RUN};
 use super::instance_manager;
 use super::role::{self, LAST_EXIT_ENV, RESTARTS_ENV, SUPERVISOR_ENV, Threads};
 use crate::client;
-use crate::cluster::CLUSTER_ENV;
+use crate::cluster::{CLUSTER_ENV, NODE_ENV};
 use crate::logging::LogArgs;
 use crate::output::Exit;
 
@@ -48,6 +48,12 @@ pub(crate) struct Args {
     /// Directory of the processes that keep kernel devices while engines are away; must not outlive a reboot
     #[arg(long, value_name = "DIR", default_value = RUN)]
     device_run: PathBuf,
+    /// Show volumes by NBD only: no kernel devices
+    #[arg(long)]
+    no_devices: bool,
+    /// How long the node counts as alive without renewing its lease; it renews it four times as often
+    #[arg(long, default_value = "40s", value_name = "TIME")]
+    lease_duration: jiff::SignedDuration,
     #[arg(long, env = RESTARTS_ENV, hide = true)]
     restarts: Option<u32>,
     #[arg(long, env = LAST_EXIT_ENV, hide = true)]
@@ -65,7 +71,7 @@ pub(crate) fn run(args: Args) -> Result<Exit> {
     if let Some(holder) = &args.namespace {
         namespace::enter(holder)?;
     }
-    let devices = available().is_ok().then(|| Place { run: device_run.clone(), dev: DEVICES.into() });
+    let devices = (!args.no_devices && available().is_ok()).then(|| Place { run: device_run.clone(), dev: DEVICES.into() });
     if args.namespace.is_some() && devices.is_some() {
         // Nodes of one host may have a device of the same name each.
         namespace::make_own(DEVICES.as_ref())?;
@@ -89,10 +95,14 @@ pub(crate) fn run(args: Args) -> Result<Exit> {
         ],
         storage: Some(Layout { socket, default_disk: data_dir.join("disk"), devices }),
         data_dir,
+        lease_duration: args.lease_duration.try_into().context("--lease-duration: must not be below zero")?,
         version: tether_apiserver::git_version(),
         mounts_unavailable: namespace::unavailable(),
         // Containers outlive this process; by its mark a later `tether up` finds them.
-        container_env: std::env::var(CLUSTER_ENV).map(|mark| (CLUSTER_ENV.to_owned(), mark)).into_iter().collect(),
+        container_env: [CLUSTER_ENV, NODE_ENV]
+            .into_iter()
+            .filter_map(|name| Some((name.to_owned(), std::env::var(name).ok()?)))
+            .collect(),
         restarts: supervised.then_some(restarts),
     };
     role::runtime(Threads::One)?.block_on(async {

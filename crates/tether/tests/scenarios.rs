@@ -73,5 +73,8 @@ fn number(name: &str, default: u64) -> u64 {
 fn a_scenario_that_does_not_exist_is_refused_with_those_that_do() {
     let output = Command::new(env!("CARGO_BIN_EXE_tether")).args(["scenario", "run", "9.9"]).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && said.contains("there is no scenario \"9.9\"") && said.contains("6.2"), "{said}");
+    assert!(
+        !output.status.success() && said.contains("there is no scenario \"9.9\"") && said.contains("6.2"),
+        "{said}"
+    );
 }

@@ -189,7 +189,7 @@ impl Reconcile for Engines {
                 let view = self.shared.view.lock();
                 (view.manager(), view.get(key).filter(|found| found.kind == "engine").cloned())
             };
-            let process = found.map(|found| engine_process(&engine, &found));
+            let process = found.map(|found| engine_process(&found));
             let start_error = self.shared.start_errors.lock().get(key).cloned();
             let dismissed = self.dismissed.lock().get(key).cloned();
             let now = Timestamp::now();
@@ -228,7 +228,7 @@ impl Reconcile for Engines {
 }
 
 /// An engine's instance as decisions see it.
-fn engine_process(engine: &Engine, instance: &proto::Instance) -> EngineProcess {
+fn engine_process(instance: &proto::Instance) -> EngineProcess {
     let info = instance.engine.clone().unwrap_or_default();
     let members = info.replicas.iter().map(|replica| Member {
         id: replica.name.clone(),
@@ -249,7 +249,7 @@ fn engine_process(engine: &Engine, instance: &proto::Instance) -> EngineProcess 
         is_standby: info.phase == "Standby",
         is_fenced: info.phase == "Fenced",
         size: info.size,
-        endpoint: endpoint(engine, &info),
+        endpoint: endpoint(&info),
         members: members.collect(),
         snapshots: BTreeMap::<String, SnapshotInfo>::new(),
     }
@@ -261,14 +261,26 @@ fn percent(done: u64, total: u64) -> i64 {
     i64::try_from(percent / 10 * 10).unwrap_or_default().min(100)
 }
 
-/// Where the volume is found on the node: its device; without devices, where NBD is served.
-fn endpoint(engine: &Engine, info: &proto::EngineInfo) -> String {
+/// Where the volume is found on the node: its device; without devices, where NBD is served to the network.
+fn endpoint(info: &proto::EngineInfo) -> String {
     if !info.device.is_empty() {
         return info.device.clone();
     }
-    info.nbd
-        .iter()
-        .find_map(|address| tcp(address))
-        .map(|address| format!("nbd://{address}/{}", engine.spec.volume_name))
-        .unwrap_or_default()
+    let on_network = |uri: &&String| uri.starts_with("nbd://") || uri.starts_with("nbds://");
+    info.nbd.iter().find(on_network).cloned().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_comes_before_a_port_and_a_socket_is_nobodys_endpoint() {
+        let nbd = vec!["nbd+unix:///v1?socket=/x".to_owned(), "nbd://127.0.0.1:9/v1".to_owned()];
+        let mut info = proto::EngineInfo { nbd, ..proto::EngineInfo::default() };
+        assert_eq!(endpoint(&info), "nbd://127.0.0.1:9/v1");
+        info.device = "/dev/longhorn/v1".to_owned();
+        assert_eq!(endpoint(&info), "/dev/longhorn/v1");
+        assert_eq!(endpoint(&proto::EngineInfo::default()), "");
+    }
 }

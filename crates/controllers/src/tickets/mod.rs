@@ -44,7 +44,16 @@ impl Tickets {
         listen(context, &queue);
         listen_to_owners(context, &queue, &owners);
         let publisher = context.publisher("longhorn-volume-attachment-controller");
-        (Arc::new(Self { context: context.clone(), owners, noticed: Noticed::default(), waits: Waits::default(), publisher }), queue)
+        (
+            Arc::new(Self {
+                context: context.clone(),
+                owners,
+                noticed: Noticed::default(),
+                waits: Waits::default(),
+                publisher,
+            }),
+            queue,
+        )
     }
 }
 

@@ -37,6 +37,11 @@ enum Wants {
 }
 
 impl Control {
+    /// Whether somebody waits for the end.
+    pub fn is_stopping(&self) -> bool {
+        !self.stopping.is_empty()
+    }
+
     /// Answers those who waited for this phase.
     pub fn phase_changed(&mut self, phase: Phase, out: &mut Effects<EngineServer>) {
         let (answer, who) = match phase {

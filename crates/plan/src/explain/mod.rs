@@ -335,7 +335,8 @@ fn engine(look: &Look<'_>) -> Option<Link> {
     if let Some(found) = look.obstacles("engine-start").next() {
         return Some(Link::unmet(found.reason, &found.words).since(&look.status().state_changed_at));
     }
-    let endpoints = look.observed.engines.iter().map(|engine| engine.status.endpoint.as_str());
+    let here = look.observed.engines.iter().filter(|engine| engine.spec.node_id == *node);
+    let endpoints = here.map(|engine| engine.status.endpoint.as_str());
     let at = endpoints.filter(|e| !e.is_empty()).map(|endpoint| format!(" as {endpoint}")).next().unwrap_or_default();
     Some(Link::met(format!("The engine serves on node {node}{at}.")))
 }
@@ -360,7 +361,10 @@ fn moving(look: &Look<'_>) -> Option<Link> {
     let found = look.findings.iter().find(|finding| finding.rule.0 == "volume-migration");
     let words = found.map_or("It is being decided.", |finding| finding.words.as_str());
     if found.is_some_and(|finding| finding.verdict == Verdict::Blocked) {
-        return Some(Link::unmet(Reason::Migrating, format!("The volume moves from node {from} to node {to}. {words}.")));
+        return Some(Link::unmet(
+            Reason::Migrating,
+            format!("The volume moves from node {from} to node {to}. {words}"),
+        ));
     }
     let decides = format!(
         "It is confirmed when the attachment to node {from} goes, and rolled back when the one to node {to} does."

@@ -69,7 +69,8 @@ pub(super) fn of(look: &Look<'_>, link: &Link) -> Remedy {
             Some(format!("kubectl -n {NAMESPACE} get lhn")),
         ),
         Reason::MigrationEngineNotReady | Reason::Migrating => (
-            "The engine on the other node gets ready; if its node is down, the migration can be rolled back.".to_owned(),
+            "The engine on the other node gets ready; if its node is down, the migration can be rolled back."
+                .to_owned(),
             Some(format!("kubectl -n {NAMESPACE} get lhe,lhim")),
         ),
         Reason::MigrationUnresolved => (

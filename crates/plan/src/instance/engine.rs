@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use tether_crd::condition::{self, Condition, rfc3339};
-use tether_crd::engine::{EngineStatus, FENCED, INSTANCE_CREATION, InstanceState, RebuildProgress, ReplicaMode, SnapshotInfo};
+use tether_crd::engine::{
+    EngineStatus, FENCED, INSTANCE_CREATION, InstanceState, RebuildProgress, ReplicaMode, SnapshotInfo,
+};
 use tether_crd::{Engine, FINALIZER, IntString};
 use tether_model::reason::Reason;
 use tether_model::report::Rule;
@@ -366,8 +368,15 @@ mod tests {
     }
 
     fn step(engine: &mut Engine, manager: Manager, process: Option<&EngineProcess>) -> Vec<String> {
-        let observed =
-            EngineObserved { engine, manager, manager_name: "im", process, start_error: None, is_slow: true, dismissed: None };
+        let observed = EngineObserved {
+            engine,
+            manager,
+            manager_name: "im",
+            process,
+            start_error: None,
+            is_slow: true,
+            dismissed: None,
+        };
         let plan = decide_engine(&observed, Timestamp::UNIX_EPOCH);
         let mut told = Vec::new();
         for change in plan.changes {

@@ -114,12 +114,7 @@ fn remove(plan: &mut Plan<ReplicaChange>, observed: &ReplicaObserved<'_>, runs: 
     plan.acts(REMOVAL, subject(replica), Reason::BeingDeleted, "Nothing of it is left.", change);
 }
 
-fn status(
-    observed: &ReplicaObserved<'_>,
-    process: Option<&Process>,
-    wanted: bool,
-    now: Timestamp,
-) -> ReplicaStatus {
+fn status(observed: &ReplicaObserved<'_>, process: Option<&Process>, wanted: bool, now: Timestamp) -> ReplicaStatus {
     let replica = observed.replica;
     let old = &replica.status;
     // What is not wanted any more, and known to be gone, did not fail.

@@ -1,6 +1,7 @@
 //! The end of a volume: everything that belongs to it goes, then the volume itself.
 
 use tether_crd::FINALIZER;
+use tether_crd::engine::InstanceState;
 use tether_crd::volume::State;
 use tether_model::reason::Reason;
 use tether_model::report::Rule;
@@ -20,10 +21,17 @@ pub(super) fn delete(draft: &mut Draft<'_>) {
     for engine in &mut draft.engines {
         engine.delete();
     }
-    for replica in &mut draft.replicas {
-        replica.delete();
-    }
+    // An engine that ends in order flushes its replicas; without them it would wait for ever.
     let observed = draft.observed;
+    let runs = |engine: &&&tether_crd::Engine| {
+        let node = &engine.spec.node_id;
+        engine.status.current_state != InstanceState::Stopped && !node.is_empty() && !draft.is_down(node)
+    };
+    if observed.engines.iter().find(runs).is_none() {
+        for replica in &mut draft.replicas {
+            replica.delete();
+        }
+    }
     if let Some(attachment) = observed.attachment {
         let target = Target::of(attachment);
         if !is_deleting(attachment) {

@@ -116,7 +116,8 @@ fn add(draft: &mut Draft<'_>, target: &str) {
         return;
     }
     if let Some(standby) = draft.record().and_then(|record| record.standby.clone()) {
-        let words = format!("The record still names engine {standby} as standby, which is gone; it is taken out first.");
+        let words =
+            format!("The record still names engine {standby} as standby, which is gone; it is taken out first.");
         draft.blocked(MIGRATION, Reason::Migrating, words);
         return;
     }

@@ -45,9 +45,10 @@ fn migrating() -> World {
 
 /// Name and directory of the replicas that count, or do not.
 fn replicas(world: &World, active: bool) -> BTreeMap<String, String> {
-    let all = world.replicas.iter().filter(|(_, replica)| {
-        replica.spec.active == active && replica.metadata.deletion_timestamp.is_none()
-    });
+    let all = world
+        .replicas
+        .iter()
+        .filter(|(_, replica)| replica.spec.active == active && replica.metadata.deletion_timestamp.is_none());
     all.map(|(name, replica)| (name.clone(), replica.spec.data_directory_name.clone())).collect()
 }
 

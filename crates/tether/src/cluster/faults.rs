@@ -29,9 +29,9 @@ pub(crate) fn node_down(layout: &Layout, marker: &Marker, node: &str) -> Result<
     check(marker, node)?;
     let switch = layout.switched_off(node);
     let folder = switch.parent().expect("a switch must lie in a folder");
-    fs::create_dir_all(folder).and_then(|()| fs::write(&switch, b"")).with_context(|| {
-        format!("cannot create {}", switch.display())
-    })?;
+    fs::create_dir_all(folder)
+        .and_then(|()| fs::write(&switch, b""))
+        .with_context(|| format!("cannot create {}", switch.display()))?;
     let deadline = Instant::now() + KILL;
     let mut ended = 0;
     loop {
@@ -115,9 +115,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (layout, marker) = (Layout { dir: dir.path().to_owned() }, Marker::new(2, 6443));
         let mark = layout.process_mark(&marker);
-        let sleep = |node: &str| {
-            Command::new("sleep").arg("600").env(CLUSTER_ENV, &mark).env(NODE_ENV, node).spawn().unwrap()
-        };
+        let sleep =
+            |node: &str| Command::new("sleep").arg("600").env(CLUSTER_ENV, &mark).env(NODE_ENV, node).spawn().unwrap();
         let (mut one, mut two) = (sleep("node-1"), sleep("node-2"));
         while of_node(&layout, &marker, "node-1").is_empty() {
             std::thread::yield_now();

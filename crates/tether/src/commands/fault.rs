@@ -37,16 +37,20 @@ enum Fault {
         access: Access,
     },
     /// Ends all processes of a node at once, as if it lost power, and keeps them from being started
-    #[command(after_help = "For a cluster of `tether up`. What was written to the node's disk stays, flushed or not.\n\n\
-                      Example:\n  tether fault node-down node-1")]
+    #[command(
+        after_help = "For a cluster of `tether up`. What was written to the node's disk stays, flushed or not.\n\n\
+                      Example:\n  tether fault node-down node-1"
+    )]
     NodeDown(OfNode),
     /// Switches a node on again
     #[command(after_help = "Example:\n  tether fault node-up node-1")]
     NodeUp(OfNode),
     /// Cuts a node off: all its processes stand still (SIGSTOP), so that nobody hears them and they hear nobody
-    #[command(after_help = "For a cluster of `tether up`. Unlike behind a broken link, nothing goes on inside meanwhile; what the node was \
+    #[command(
+        after_help = "For a cluster of `tether up`. Unlike behind a broken link, nothing goes on inside meanwhile; what the node was \
                       about\nto send, it sends when it is healed, however late.\n\n\
-                      Example:\n  tether fault partition node-3; sleep 10; tether fault heal node-3")]
+                      Example:\n  tether fault partition node-3; sleep 10; tether fault heal node-3"
+    )]
     Partition(OfNode),
     /// Lets the processes of a node that was cut off go on
     #[command(after_help = "Example:\n  tether fault heal node-3")]

@@ -71,7 +71,8 @@ pub(crate) fn run(args: Args) -> Result<Exit> {
     if let Some(holder) = &args.namespace {
         namespace::enter(holder)?;
     }
-    let devices = (!args.no_devices && available().is_ok()).then(|| Place { run: device_run.clone(), dev: DEVICES.into() });
+    let devices =
+        (!args.no_devices && available().is_ok()).then(|| Place { run: device_run.clone(), dev: DEVICES.into() });
     if args.namespace.is_some() && devices.is_some() {
         // Nodes of one host may have a device of the same name each.
         namespace::make_own(DEVICES.as_ref())?;

@@ -31,10 +31,12 @@ enum Action {
         output: Format,
     },
     /// Performs scenarios
-    #[command(after_help = "A guest writes and reads through the volume's NBD endpoint all the time, where the volume is, and checks every \
+    #[command(
+        after_help = "A guest writes and reads through the volume's NBD endpoint all the time, where the volume is, and checks every \
                       byte.\nA line is printed for each step, a table at the end. Exit code 1 if a scenario failed.\n\n\
                       Example:\n  tether scenario run all\n  tether scenario run 1.1 2.3 --keep --report report.json\n  \
-                      tether scenario run 4 --kubeconfig ./kubeconfig")]
+                      tether scenario run 4 --kubeconfig ./kubeconfig"
+    )]
     Run {
         /// Which ones; `all` for every one
         #[arg(required = true, value_name = "SCENARIO")]
@@ -43,8 +45,10 @@ enum Action {
         place: Place,
     },
     /// Performs random schedules: faults, confirmations and rollbacks at random moments
-    #[command(after_help = "Each schedule follows from its seed alone; a seed that fails is printed with the command that performs it again.\n\n\
-                      Example:\n  tether scenario random --seeds 50\n  tether scenario random --first-seed 17 --seeds 1 --keep")]
+    #[command(
+        after_help = "Each schedule follows from its seed alone; a seed that fails is printed with the command that performs it again.\n\n\
+                      Example:\n  tether scenario random --seeds 50\n  tether scenario random --first-seed 17 --seeds 1 --keep"
+    )]
     Random {
         /// How many schedules
         #[arg(long, default_value_t = 10)]

@@ -307,6 +307,10 @@ fn detach(args: &Args) -> Result<Exit> {
     if let Some(port) = args.api_port {
         command.arg("--api-port").arg(port.to_string());
     }
+    if args.no_devices {
+        command.arg("--no-devices");
+    }
+    command.arg("--node-grace").arg(format!("{}ms", args.node_grace.as_millis()));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().context("cannot start the cluster in the background")?;
     let out = child.stdout.take().expect("standard output must be a pipe");

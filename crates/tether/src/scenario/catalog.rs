@@ -137,8 +137,15 @@ const MOVED: Outcome = Outcome {
     said: &[CONFIRMING],
 };
 /// The volume is where it was, and was never detached.
-const STAYED: Outcome =
-    Outcome { name: "stayed", node: Some(O), current: Some(O), engine: Same, replicas: Same, said: &[ROLLING_BACK], ..MOVED };
+const STAYED: Outcome = Outcome {
+    name: "stayed",
+    node: Some(O),
+    current: Some(O),
+    engine: Same,
+    replicas: Same,
+    said: &[ROLLING_BACK],
+    ..MOVED
+};
 /// The migration failed with its source; the volume was detached once.
 const FAILED: Outcome = Outcome {
     name: "failed",
@@ -332,7 +339,14 @@ pub(crate) const ALL: &[Scenario] = &[
         steps: &[Down(O), AwaitDown(O), RollBack],
         outcomes: &[
             Outcome { name: "waits for O", ..STAYED },
-            Outcome { name: "attaching to O", current: None, state: State::Attaching, detached: 1, unexpected: true, ..STAYED },
+            Outcome {
+                name: "attaching to O",
+                current: None,
+                state: State::Attaching,
+                detached: 1,
+                unexpected: true,
+                ..STAYED
+            },
         ],
         mend: &[Up(O)],
         end: O,

@@ -173,9 +173,8 @@ impl Worker {
     fn use_up(&mut self, endpoint: &str, mut client: Client) {
         let shared = self.shared.clone();
         // A request is waited for as long as the volume may still answer it there.
-        let abandon = || {
-            shared.stop.load(Ordering::Relaxed) || shared.watch.endpoint().is_some_and(|now| now != endpoint)
-        };
+        let abandon =
+            || shared.stop.load(Ordering::Relaxed) || shared.watch.endpoint().is_some_and(|now| now != endpoint);
         while !self.is_over() {
             let block = self.next() % (BLOCKS / WORKERS) * WORKERS + self.worker;
             let offset = Shared::offset(client.size, block);

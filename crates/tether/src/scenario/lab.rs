@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use k8s_openapi::api::core::v1::{Event, Node as KubeNode, PersistentVolumeClaim};
-use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttachment};
+use k8s_openapi::api::storage::v1::{CSINode, StorageClass, VolumeAttachment};
 use kube::Client;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::json;
@@ -65,6 +65,9 @@ impl Lab {
             let found = nodes.list(&ListParams::default()).await.context("cannot list the nodes")?;
             let ready = found.items.into_iter().filter(Node::is_ready).filter_map(|node| node.metadata.name);
             if let Ok(nodes) = <[String; 3]>::try_from(ready.take(3).collect::<Vec<_>>()) {
+                for node in &nodes {
+                    register(&client, node).await?;
+                }
                 return Ok(Self { client, embedded: None, own: None, nodes });
             }
             if Instant::now() > deadline {
@@ -220,6 +223,22 @@ impl Lab {
     }
 }
 
+/// A node whose kubelet does not know the driver gets no attachments. Where the node half of the driver does not run, as without kernel
+/// devices, nobody has told it; the guest needs no more than the attachment.
+async fn register(client: &Client, node: &str) -> Result<()> {
+    let nodes: Api<CSINode> = Api::all(client.clone());
+    let known = nodes
+        .get_opt(node)
+        .await?
+        .is_some_and(|found| found.spec.drivers.iter().any(|driver| driver.name == names::CSI_DRIVER));
+    if known {
+        return Ok(());
+    }
+    let patch = Patch::Strategic(json!({"spec": {"drivers": [{"name": names::CSI_DRIVER, "nodeID": node}]}}));
+    let done = nodes.patch(node, &PatchParams::default(), &patch).await;
+    done.map(drop).with_context(|| format!("cannot name the driver in CSINode {node}"))
+}
+
 /// Asks until there is an answer.
 pub(super) async fn until<T>(what: &str, ask: impl AsyncFn() -> Result<Option<T>>) -> Result<T> {
     let deadline = Instant::now() + LIMIT;
@@ -241,7 +260,9 @@ where
     let object: K = serde_json::from_value(object).expect("an object of a scenario must be one");
     match api.create(&PostParams::default(), &object).await {
         Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
-        done => done.map(drop).with_context(|| format!("cannot create {} {}", K::kind(&()), object.meta().name.as_deref().unwrap_or(""))),
+        done => done
+            .map(drop)
+            .with_context(|| format!("cannot create {} {}", K::kind(&()), object.meta().name.as_deref().unwrap_or(""))),
     }
 }
 

@@ -45,7 +45,9 @@ async fn close(lab: Lab, keep: bool, say: &dyn Fn(&str)) -> Result<()> {
     match lab.data_dir() {
         Some(dir) if keep => {
             let dir = dir.display();
-            say(&format!("the cluster is left running: `tether status --data-dir {dir}`, `tether down --data-dir {dir}`"));
+            say(&format!(
+                "the cluster is left running: `tether status --data-dir {dir}`, `tether down --data-dir {dir}`"
+            ));
             Ok(())
         }
         _ => lab.stop().await,

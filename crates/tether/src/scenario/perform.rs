@@ -159,7 +159,9 @@ impl<'a> Stage<'a> {
             }
             if Instant::now() > deadline {
                 let why = self.watch.look(|seen| {
-                    let why = |o: &Outcome| format!("{}: {}", o.name, check::differences(seen, self.lab, before, o).join(", "));
+                    let why = |o: &Outcome| {
+                        format!("{}: {}", o.name, check::differences(seen, self.lab, before, o).join(", "))
+                    };
                     scenario.outcomes.iter().map(why).collect::<Vec<_>>().join("; or ")
                 });
                 bail!("no accepted end within {LIMIT:?}: {why}");

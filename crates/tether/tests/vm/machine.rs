@@ -31,9 +31,8 @@ impl Image {
     /// Builds it in `dir`; why not, if something is missing.
     pub fn build(dir: &Path) -> Result<Self, String> {
         for program in ["qemu-system-x86_64", "busybox", "cpio", "rustc"] {
-            let found = std::env::var_os("PATH").is_some_and(|path| {
-                std::env::split_paths(&path).any(|folder| folder.join(program).exists())
-            });
+            let found = std::env::var_os("PATH")
+                .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(program).exists()));
             if !found {
                 return Err(format!("{program} is not installed"));
             }
@@ -51,8 +50,11 @@ impl Image {
             std::fs::copy(found, root.join("modules").join(file)).map_err(|error| error.to_string())?;
         }
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vm");
-        run(Command::new("rustc").args(["-O", "--edition", "2024", "-C", "target-feature=+crt-static", "-C", "panic=abort"])
-            .arg("-o").arg(root.join("guest")).arg(source.join("guest.rs")))?;
+        run(Command::new("rustc")
+            .args(["-O", "--edition", "2024", "-C", "target-feature=+crt-static", "-C", "panic=abort"])
+            .arg("-o")
+            .arg(root.join("guest"))
+            .arg(source.join("guest.rs")))?;
         let script = format!(
             "cp \"$(command -v busybox)\" bin/busybox && cp {} init && chmod +x init && \
              find . | cpio --quiet -o -H newc > ../initramfs",

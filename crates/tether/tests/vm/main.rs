@@ -11,9 +11,9 @@ use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttachment};
+use k8s_openapi::api::storage::v1::{CSINode, StorageClass, VolumeAttachment};
 use kube::Client;
-use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tether_crd::{Engine, NAMESPACE, Volume};
 use tether_testkit::Cluster;
@@ -51,6 +51,12 @@ impl Lab {
             "parameters": {"numberOfReplicas": "3", "migratable": "true"},
         });
         create::<StorageClass>(&Api::all(client.clone()), class).await;
+        // Without kernel devices the node half of the driver does not run, and nobody else names it.
+        let nodes: Api<CSINode> = Api::all(client.clone());
+        for node in NODES {
+            let drivers = json!({"spec": {"drivers": [{"name": "driver.longhorn.io", "nodeID": node}]}});
+            nodes.patch(node, &PatchParams::default(), &Patch::Strategic(drivers)).await.unwrap();
+        }
         let claims: Api<PersistentVolumeClaim> = Api::default_namespaced(client.clone());
         let claim = json!({
             "metadata": {"name": "disk"},

@@ -1,4 +1,6 @@
 //! Live migration under every failure: the scenarios and random schedules of `tether scenario`, as a user runs them.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stderr, reason = "figures for whoever reads the test's output")]
 
 use std::process::Command;
 use std::time::{Duration, Instant};

@@ -115,7 +115,9 @@ pub(crate) async fn run(client: Client, options: &Options, cancel: &Cancellation
         hear.add(name(seen.object()).to_owned());
         // What is wanted of one concerns whoever shares its process.
         let same = twins.upgrade().map(|twins| twins.find(replicas::instance(seen.object()))).unwrap_or_default();
-        same.iter().for_each(|replica| hear.add(name(&**replica).to_owned()));
+        for replica in &same {
+            hear.add(name(&**replica).to_owned());
+        }
         space.add(());
     });
     let hear = node_queue.clone();

@@ -169,12 +169,11 @@ fn mirror(draft: &mut Draft<'_>, standby: &str) {
         let twin = draft.replicas.iter().position(|other| {
             !other.is_leaving() && other.spec.engine_name == standby && is_same_copy(&other.spec, &spec)
         });
-        match twin {
-            Some(twin) => draft.replicas[twin].spec = spec,
-            None => {
-                let made = create::twin(draft, spec);
-                draft.add_replica(made);
-            }
+        if let Some(twin) = twin {
+            draft.replicas[twin].spec = spec;
+        } else {
+            let made = create::twin(draft, spec);
+            draft.add_replica(made);
         }
     }
 }

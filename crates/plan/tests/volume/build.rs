@@ -199,7 +199,7 @@ impl World {
         engine.status.current_replica_address_map = map;
         engine.status.current_state = InstanceState::Running;
         engine.status.started = true;
-        engine.status.uuid = HOLDER.to_owned();
+        HOLDER.clone_into(&mut engine.status.uuid);
         engine.status.current_size = engine.spec.volume_size;
         engine.status.replica_mode_map = modes.iter().map(|(name, mode)| ((*name).to_owned(), *mode)).collect();
         self

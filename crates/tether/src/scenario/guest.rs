@@ -69,7 +69,7 @@ impl Guest {
         });
         let spawn = |worker: u64| {
             let shared = shared.clone();
-            thread::spawn(move || Worker { shared, worker, random: worker + 1, last: Instant::now() }.run())
+            thread::spawn(move || Worker { shared, number: worker, random: worker + 1, last: Instant::now() }.run())
         };
         Self { workers: (0..WORKERS).map(spawn).collect(), shared }
     }
@@ -136,7 +136,7 @@ impl Shared {
 
 struct Worker {
     shared: Arc<Shared>,
-    worker: u64,
+    number: u64,
     random: u64,
     /// When something was answered last.
     last: Instant,
@@ -176,7 +176,7 @@ impl Worker {
         let abandon =
             || shared.stop.load(Ordering::Relaxed) || shared.watch.endpoint().is_some_and(|now| now != endpoint);
         while !self.is_over() {
-            let block = self.next() % (BLOCKS / WORKERS) * WORKERS + self.worker;
+            let block = self.next() % (BLOCKS / WORKERS) * WORKERS + self.number;
             let offset = Shared::offset(client.size, block);
             let result = match self.next() % 8 {
                 0 => client.read(offset, BLOCK_BYTES, &abandon).map(|data| shared.judge(block, &data)),

@@ -20,6 +20,8 @@ use crate::picture::Picture;
 const SOME_REQUESTS: u64 = 50;
 /// For so long an end must last to be one.
 const STAYS: Duration = Duration::from_millis(700);
+/// Until all replicas must be back. One that failed twice in a row is tried again after a minute, and twice that after the next time.
+const HEALS: Duration = Duration::from_secs(240);
 /// Between two looks at what was seen.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// For so long nothing must come of a migration whose target is not ready.
@@ -126,7 +128,7 @@ impl<'a> Stage<'a> {
     pub(super) async fn complete(&self, end: Host) -> Result<()> {
         let node = self.lab.node(end);
         let what = format!("the volume is healthy on {node}");
-        self.until(&what, |seen| {
+        self.within(HEALS, &what, |seen| {
             let volume = seen.volume.as_ref()?;
             let is_there = volume.status.current_node_id == node && volume.status.state == State::Attached;
             (is_there && volume.status.robustness == Robustness::Healthy).then_some(())
@@ -171,13 +173,17 @@ impl<'a> Stage<'a> {
     }
 
     pub(super) async fn until<T>(&self, what: &str, look: impl Fn(&Seen) -> Option<T>) -> Result<T> {
-        let deadline = Instant::now() + LIMIT;
+        self.within(LIMIT, what, look).await
+    }
+
+    async fn within<T>(&self, limit: Duration, what: &str, look: impl Fn(&Seen) -> Option<T>) -> Result<T> {
+        let deadline = Instant::now() + limit;
         loop {
             if let Some(found) = self.watch.look(&look) {
                 return Ok(found);
             }
             if Instant::now() > deadline {
-                bail!("not within {LIMIT:?}: {what}");
+                bail!("not within {limit:?}: {what}");
             }
             tokio::time::sleep(LOOK_AGAIN).await;
         }

@@ -1,5 +1,7 @@
 //! What came of scenarios: a line for each, and everything as JSON.
 
+use std::fmt::Write as _;
+
 use serde::Serialize;
 
 use super::catalog::Scenario;
@@ -82,10 +84,10 @@ pub(crate) fn table(verdicts: &[Verdict]) -> String {
     let mut text = output::columns(&rows);
     for verdict in verdicts {
         for problem in &verdict.problems {
-            text.push_str(&format!("{}: {problem}\n", verdict.id));
+            let _ = writeln!(text, "{}: {problem}", verdict.id);
         }
         if let Some(why) = &verdict.skipped {
-            text.push_str(&format!("{}: SKIPPED: {why}\n", verdict.id));
+            let _ = writeln!(text, "{}: SKIPPED: {why}", verdict.id);
         }
     }
     text

@@ -194,7 +194,7 @@ impl Seen {
             self.engines.insert(name, engine);
         }
         let counts = |engine: &&Engine| engine.spec.active && engine.metadata.deletion_timestamp.is_none();
-        let active: Vec<_> = self.engines.values().filter(counts).map(|engine| engine.name_any()).collect();
+        let active: Vec<_> = self.engines.values().filter(counts).map(Engine::name_any).collect();
         if active.len() > 1 {
             self.violations.push(format!("several engines count: {}", active.join(", ")));
         }

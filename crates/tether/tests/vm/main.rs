@@ -3,6 +3,8 @@
 //! The machine writes versions of blocks to its disk and reads them back all the time; the disk is the volume's NBD endpoint on the node
 //! that the machine runs on. For each move: the second attachment makes an engine stand by on the other node; a second QEMU opens its
 //! endpoint and takes the machine over, whose first write there takes the volume over; the first attachment goes, which confirms the move.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stderr, reason = "figures for whoever reads the test's output")]
 
 mod machine;
 mod proxy;

@@ -46,6 +46,35 @@ if [ ${#clients[@]} -gt 0 ] && command -v apt-get >/dev/null 2>&1 && [ "$(id -u)
         echo "SKIPPED: some of ${clients[*]} cannot be installed here; so are the tests that need them"
 fi
 
+# A virtual machine, for the test that moves one. Debian has qemu-utils from more than one suite: with qemu-system-x86 from another, apt
+# would remove one of them, so that both are asked for at once, and from one suite if need be.
+machine() {
+    have qemu-system-x86_64 && have qemu-img ||
+        DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends qemu-system-x86 qemu-utils ||
+        DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends --allow-downgrades \
+            "qemu-system-x86/$1" "qemu-utils/$1" || return
+    have cpio && { have busybox && ! ldd "$(command -v busybox)" >/dev/null 2>&1; } ||
+        DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends cpio busybox-static || return
+    [ ! -d "$kernel" ] || return 0
+    local work image
+    work=$(mktemp -d) && (
+        cd "$work" && chmod 755 . &&
+            image=$(apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: \(linux-image-[0-9].*\)/\1/p' | head -n 1) &&
+            apt-get download -q "$image" && dpkg-deb -x ./*.deb files && mkdir -p "$(dirname "$kernel")" && mv files "$kernel"
+    )
+    local rc=$?
+    rm -rf "$work"
+    return $rc
+}
+kernel=/var/cache/tether-test/kernel   # not the machine's own: it is only unpacked
+if command -v apt-get >/dev/null 2>&1 && [ "$(id -u)" = 0 ] && [ "$(uname -m)" = x86_64 ]; then
+    if ! { have qemu-system-x86_64 && have qemu-img && have cpio && have busybox && [ -d "$kernel" ]; }; then
+        say "installing a virtual machine"
+        machine "$(. /etc/os-release && echo "${VERSION_CODENAME:-stable}")" ||
+            echo "SKIPPED: no virtual machine can be had here; so is the test that moves one"
+    fi
+fi
+
 # --- tests -------------------------------------------------------------------------------------
 say "formatting"
 if cargo fmt --version >/dev/null 2>&1; then cargo fmt --all --check; else echo "SKIPPED: rustfmt is not installed"; fi

@@ -387,7 +387,7 @@ impl Cluster {
             Fault::StrayWrites => self.stray_writes(),
             Fault::Rollback { at_source } => {
                 if let Some(standby) = self.standby {
-                    self.world.command(if at_source { newest } else { standby }, Command::Rollback);
+                    self.world.command(if at_source { newest } else { standby }, Command::Rollback { standby: None });
                 }
             }
             Fault::KillStandby => {

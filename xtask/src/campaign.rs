@@ -123,6 +123,30 @@ const CAMPAIGNS: &[Campaign] = &[
         filter: "pods_come_and_go_in_a_long_campaign",
         seeds: 1,
     },
+    Campaign {
+        name: "scenarios",
+        about: "every scenario of live migration on a real cluster; a seed is a pass over all of them",
+        package: "tether",
+        target: Some("scenarios"),
+        filter: "all_scenarios_in_a_long_campaign",
+        seeds: 3,
+    },
+    Campaign {
+        name: "random-migrations",
+        about: "migrations with random faults and decisions on a real cluster; a seed is a schedule",
+        package: "tether",
+        target: Some("scenarios"),
+        filter: "random_schedules_in_a_long_campaign",
+        seeds: 50,
+    },
+    Campaign {
+        name: "vm-migration",
+        about: "a virtual machine that moves between nodes with its disk; a seed is a move",
+        package: "tether",
+        target: Some("vm"),
+        filter: "a_virtual_machine_moves_in_a_long_campaign",
+        seeds: 20,
+    },
 ];
 
 #[derive(Debug, clap::Args)]

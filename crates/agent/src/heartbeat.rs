@@ -12,14 +12,13 @@ use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
+use crate::Options;
 use crate::host::Available;
 use crate::node::{Description, owner};
 
 const LEASE_NAMESPACE: &str = "kube-node-lease";
-/// As a kubelet's; the node lifecycle controller waits a little longer than this before it gives a node up.
-const LEASE_DURATION_S: i32 = 40;
-/// A quarter of the lease, as a kubelet does: three renewals may be lost.
-const LEASE_RENEW: Duration = Duration::from_secs(10);
+/// A lease is renewed four times while it lasts, as a kubelet does: three renewals may be lost.
+const RENEWALS: u32 = 4;
 /// How often the status is looked at, and how long it may go unwritten although nothing changes.
 const STATUS_CHECK: Duration = Duration::from_secs(10);
 const STATUS_REPORT: SignedDuration = SignedDuration::from_mins(5);
@@ -29,15 +28,16 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Renews the node's lease until `cancel`.
-pub(crate) async fn keep_lease(client: &Client, name: &str, node: Node, cancel: &CancellationToken) {
+pub(crate) async fn keep_lease(client: &Client, options: &Options, node: Node, cancel: &CancellationToken) {
+    let (name, lasts) = (options.name.as_str(), options.lease_duration);
     let leases: Api<Lease> = Api::namespaced(client.clone(), LEASE_NAMESPACE);
     let mut last = None;
     loop {
-        let renewed = within_timeout(renew(&leases, name, &node, last.take())).await;
+        let renewed = within_timeout(renew(&leases, name, lasts, &node, last.take())).await;
         let pause = match renewed {
             Ok(lease) => {
                 last = Some(lease);
-                LEASE_RENEW
+                lasts / RENEWALS
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot renew the node's lease");
@@ -51,14 +51,20 @@ pub(crate) async fn keep_lease(client: &Client, name: &str, node: Node, cancel: 
 }
 
 /// Renews `last`; without it, whatever lease the server has, or a new one.
-async fn renew(leases: &Api<Lease>, name: &str, node: &Node, last: Option<Lease>) -> kube::Result<Lease> {
+async fn renew(
+    leases: &Api<Lease>,
+    name: &str,
+    lasts: Duration,
+    node: &Node,
+    last: Option<Lease>,
+) -> kube::Result<Lease> {
     let found = match last {
         Some(lease) => Some(lease),
         None => leases.get_opt(name).await?,
     };
     let spec = LeaseSpec {
         holder_identity: Some(name.to_owned()),
-        lease_duration_seconds: Some(LEASE_DURATION_S),
+        lease_duration_seconds: i32::try_from(lasts.as_secs().max(1)).ok(),
         renew_time: Some(MicroTime(Timestamp::now())),
         ..Default::default()
     };

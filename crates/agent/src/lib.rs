@@ -20,6 +20,7 @@ mod volumes;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use kube::Client;
 use tokio_util::sync::CancellationToken;
@@ -34,6 +35,8 @@ pub struct Options {
     pub region: String,
     /// The node's directory; the free space of its file system is the node's.
     pub data_dir: PathBuf,
+    /// How long the node counts as alive after it was last heard of.
+    pub lease_duration: Duration,
     /// As `kubectl get nodes` shows it.
     pub version: String,
     /// Why kernel devices and mounts cannot be used here, if they cannot.
@@ -99,7 +102,7 @@ pub async fn run(
         pods::run(client.clone(), &options, listener, &cancel).await
     };
     let (_, _, pods, _, driver) = tokio::join!(
-        heartbeat::keep_lease(&client, &options.name, registered, &cancel),
+        heartbeat::keep_lease(&client, &options, registered, &cancel),
         heartbeat::keep_status(&client, &node, &options.data_dir, ready, &cancel),
         pods,
         storage::run(client.clone(), &options, &cancel),

@@ -275,6 +275,7 @@ mod tests {
             host_env: Vec::new(),
             storage: None,
             api: None,
+            lease_duration: std::time::Duration::from_secs(40),
             restarts: None,
         }
     }

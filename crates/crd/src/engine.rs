@@ -101,6 +101,10 @@ object! {
         snapshot_max_size: IntString,
         /// How many files are copied at once in a rebuild.
         rebuild_concurrent_sync_limit: i64,
+        /// Of an engine that stands by: where it finds the one that it reads through. Tether's own.
+        migration_source: String,
+        /// The uid of an engine that stood by and must not take over any more. Tether's own.
+        dismissed_standby: String,
     }
 }
 
@@ -286,6 +290,8 @@ object! {
 
 /// The condition of an engine or replica whose process could not be made.
 pub const INSTANCE_CREATION: &str = "InstanceCreation";
+/// Its reason where an engine ended because another one holds the volume.
+pub const FENCED: &str = "Fenced";
 /// The condition of an engine whose file system turned read-only.
 pub const FILESYSTEM_READ_ONLY: &str = "FilesystemReadOnly";
 

@@ -403,8 +403,12 @@ reasons! {
     MigrationTargetDown,
     /// The engine on the node that the volume moves to is not ready.
     MigrationEngineNotReady,
-    /// The engine on the node that the volume moves to does not know all snapshots yet.
+    /// The engine on the node that the volume moves to does not know all snapshots yet; not said any more.
     MigrationSnapshotsDiffer,
+    /// The node that the volume moves to has written, which takes the volume over before it was decided.
+    MigrationPromoted,
+    /// An engine that stood by, and is not to take over any more, is taken out of the record.
+    StandbyDismissed,
     /// The first pod has let go: the volume is where the second one wants it.
     MigrationConfirmed,
     /// The second pod has let go: the volume stays where it is.
@@ -513,6 +517,13 @@ impl Serialize for Reason {
 impl<'de> Deserialize<'de> for Reason {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl Reason {
+    /// Whether it says why a volume that moves, or moved, has to wait.
+    pub const fn is_of_migration(self) -> bool {
+        matches!(self, Self::MigrationUnresolved | Self::MigrationTargetNotReady | Self::MigrationEngineNotReady)
     }
 }
 

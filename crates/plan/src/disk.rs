@@ -167,7 +167,8 @@ fn status(
             status.filesystem_type.clone_from(&found.filesystem);
             status.storage_maximum = found.maximum;
             status.storage_available = found.available / AVAILABLE_STEP_BYTES * AVAILABLE_STEP_BYTES;
-            let mine = |replica: &&&Replica| replica.spec.disk_id == status.disk_uuid;
+            // A migration's twin stands for data that is counted already.
+            let mine = |replica: &&&Replica| replica.spec.disk_id == status.disk_uuid && replica.spec.active;
             let scheduled = observed.replicas.iter().filter(mine);
             status.scheduled_replica = scheduled.map(|r| (name(*r).to_owned(), r.spec.volume_size.0)).collect();
             status.storage_scheduled = status.scheduled_replica.values().sum();
@@ -292,6 +293,7 @@ mod tests {
         let mut replica = Replica::default();
         replica.metadata.name = Some("r1".into());
         replica.spec.disk_id = "u1".into();
+        replica.spec.active = true;
         replica.spec.volume_size.0 = 91 * GIB;
         lab.replicas.push(replica);
         lab.settle();

@@ -8,6 +8,7 @@ mod commands;
 mod logging;
 mod output;
 mod picture;
+mod scenario;
 mod supervisor;
 
 use std::process::ExitCode;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
@@ -18,7 +19,9 @@ use tether_crd::{Engine, FINALIZER, NAMESPACE, Replica, Snapshot, VolumeAttachme
 use tether_engine::control::proto;
 use tether_engine::device::link::Link as DeviceLink;
 use tether_engine::device::place::Name;
-use tether_plan::instance::{EngineChange, EngineObserved, EngineProcess, Member, ProcessState, decide_engine};
+use tether_plan::instance::{
+    EngineChange, EngineObserved, EngineProcess, Member, Process, ProcessState, decide_engine,
+};
 use tether_plan::object::{is_deleting, name};
 
 use super::Shared;
@@ -31,6 +34,9 @@ use super::snapshots::{self, Lists};
 const MAX_LOOKS: usize = 4;
 /// An engine that takes longer than this to serve is said to be starting; most never are, and a status is saved.
 const SLOW_START: SignedDuration = SignedDuration::from_secs(1);
+/// How long a promotion is waited for: an ordinary one takes milliseconds, and one that waits for a lease must not keep
+/// anybody from stopping the engine.
+const PROMOTION_WAIT: Duration = Duration::from_secs(1);
 
 pub(super) struct Engines {
     shared: Arc<Shared>,
@@ -39,6 +45,8 @@ pub(super) struct Engines {
     starting: Mutex<BTreeMap<String, Timestamp>>,
     /// Held to read while an engine is started, to write while the device of one is removed that is not to run here.
     devices: tokio::sync::RwLock<()>,
+    /// The standby that each engine took out of the record last.
+    dismissed: Mutex<BTreeMap<String, String>>,
     /// Those that were handed to this node, by volume.
     snapshots: Arc<Cache<Snapshot>>,
     lists: Lists,
@@ -56,9 +64,10 @@ impl Engines {
         snapshots: Arc<Cache<Snapshot>>,
         queue: Arc<Queue<String>>,
     ) -> Arc<Self> {
-        let (starting, lists, copies) = (Mutex::default(), Lists::default(), Copies::default());
+        let (starting, dismissed, lists, copies) =
+            (Mutex::default(), Mutex::default(), Lists::default(), Copies::default());
         let devices = tokio::sync::RwLock::default();
-        Arc::new(Self { shared, cache, starting, devices, snapshots, lists, replicas, copies, queue })
+        Arc::new(Self { shared, cache, starting, devices, dismissed, snapshots, lists, replicas, copies, queue })
     }
 
     /// Whether something was done that has to be looked at.
@@ -81,7 +90,18 @@ impl Engines {
             EngineChange::RemoveDevice => self.remove_device(&engine.spec.volume_name).await.map(|()| false),
             EngineChange::Promote => {
                 let request = proto::InstanceRequest { instance: instance() };
-                shared.link.engine()?.promote(request).await.map_err(|s| refused("promote the engine", &s))?;
+                let mut client = shared.link.engine()?;
+                // It goes on without us; what comes of it is told by the stream.
+                if let Ok(done) = tokio::time::timeout(PROMOTION_WAIT, client.promote(request)).await {
+                    done.map_err(|s| refused("promote the engine", &s))?;
+                }
+                Ok(false)
+            }
+            EngineChange::DismissStandby { uid } => {
+                let request = proto::RollbackRequest { instance: instance(), standby: uid.clone() };
+                let dismissed = shared.link.engine()?.rollback(request).await;
+                dismissed.map_err(|s| refused("take the standby out of the record", &s))?;
+                self.dismissed.lock().insert(instance(), uid);
                 Ok(false)
             }
             EngineChange::AddReplica { address } => {
@@ -156,6 +176,7 @@ impl Engines {
                 .collect(),
             key: self.shared.key(&spec.volume_name).await?,
             standby,
+            source: if standby { spec.migration_source.clone() } else { String::new() },
             device,
             nbd_tcp: shows && !device,
             ..proto::StartEngineRequest::default()
@@ -244,9 +265,16 @@ impl Reconcile for Engines {
                 let view = self.shared.view.lock();
                 (view.manager(), view.get(key).filter(|found| found.kind == "engine").cloned())
             };
-            let mut process = found.map(|found| engine_process(&engine, &found));
+            let mut process = found.map(|found| engine_process(&found));
             let start_error = self.shared.start_errors.lock().get(key).cloned();
+            let dismissed = self.dismissed.lock().get(key).cloned();
             let now = Timestamp::now();
+            if process.as_ref().is_some_and(|found| found.process.state == ProcessState::Starting) {
+                // Also one that stood by and takes over by itself.
+                self.starting.lock().entry(key.clone()).or_insert(now);
+            } else if process.is_some() {
+                self.starting.lock().remove(key);
+            }
             let begun = self.starting.lock().get(key).copied();
             let slow_at = begun.map(|begun| begun + SLOW_START);
             let is_asked_for = self.is_asked_for(&engine, process.is_some()).await?;
@@ -267,6 +295,7 @@ impl Reconcile for Engines {
                 list_due: ask_at.is_some_and(|at| now >= at),
                 snapshots: handed.iter().map(AsRef::as_ref).collect(),
                 copy,
+                dismissed: dismissed.as_deref(),
             };
             let plan = decide_engine(&observed, now);
             log(Self::NAME, &plan);
@@ -287,7 +316,7 @@ impl Reconcile for Engines {
 }
 
 /// An engine's instance as decisions see it.
-fn engine_process(engine: &Engine, instance: &proto::Instance) -> EngineProcess {
+fn engine_process(instance: &proto::Instance) -> EngineProcess {
     let info = instance.engine.clone().unwrap_or_default();
     let members = info.replicas.iter().map(|replica| Member {
         id: replica.name.clone(),
@@ -297,11 +326,18 @@ fn engine_process(engine: &Engine, instance: &proto::Instance) -> EngineProcess 
         resync: replica.resync.as_ref().map(|resync| percent(resync.done, resync.total)),
         error: replica.last_error.clone(),
     });
+    // Where others find it is where standbys read through it.
+    let peer = tcp(&info.peer);
     EngineProcess {
-        process: process(instance),
+        process: Process {
+            ip: peer.map(|peer| peer.ip().to_string()).unwrap_or_default(),
+            port: peer.map(|peer| peer.port()).unwrap_or_default(),
+            ..process(instance)
+        },
         is_standby: info.phase == "Standby",
+        is_fenced: info.phase == "Fenced",
         size: info.size,
-        endpoint: endpoint(engine, &info),
+        endpoint: endpoint(&info),
         members: members.collect(),
         snapshots: None,
     }
@@ -313,14 +349,26 @@ fn percent(done: u64, total: u64) -> i64 {
     i64::try_from(percent / 10 * 10).unwrap_or_default().min(100)
 }
 
-/// Where the volume is found on the node: its device; without devices, where NBD is served.
-fn endpoint(engine: &Engine, info: &proto::EngineInfo) -> String {
+/// Where the volume is found on the node: its device; without devices, where NBD is served to the network.
+fn endpoint(info: &proto::EngineInfo) -> String {
     if !info.device.is_empty() {
         return info.device.clone();
     }
-    info.nbd
-        .iter()
-        .find_map(|address| tcp(address))
-        .map(|address| format!("nbd://{address}/{}", engine.spec.volume_name))
-        .unwrap_or_default()
+    let on_network = |uri: &&String| uri.starts_with("nbd://") || uri.starts_with("nbds://");
+    info.nbd.iter().find(on_network).cloned().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_comes_before_a_port_and_a_socket_is_nobodys_endpoint() {
+        let nbd = vec!["nbd+unix:///v1?socket=/x".to_owned(), "nbd://127.0.0.1:9/v1".to_owned()];
+        let mut info = proto::EngineInfo { nbd, ..proto::EngineInfo::default() };
+        assert_eq!(endpoint(&info), "nbd://127.0.0.1:9/v1");
+        info.device = "/dev/longhorn/v1".to_owned();
+        assert_eq!(endpoint(&info), "/dev/longhorn/v1");
+        assert_eq!(endpoint(&proto::EngineInfo::default()), "");
+    }
 }

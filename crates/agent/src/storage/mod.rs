@@ -95,7 +95,7 @@ pub(crate) async fn run(client: Client, options: &Options, cancel: &Cancellation
     let Some(layout) = options.storage.clone() else { return };
     let clock = Arc::new(SystemClock::default());
     let engines: Arc<Cache<Engine>> = Cache::whole(None);
-    let replicas: Arc<Cache<Replica>> = Cache::whole(None);
+    let replicas: Arc<Cache<Replica>> = Cache::whole(Some(|replica| vec![replicas::instance(replica).to_owned()]));
     let snapshots: Arc<Cache<Snapshot>> = Cache::whole(Some(|snapshot| vec![snapshot.spec.volume.clone()]));
     let nodes: Arc<Cache<Node>> = Cache::whole(None);
     let settings: Arc<Cache<Setting>> = Cache::whole(None);
@@ -113,8 +113,14 @@ pub(crate) async fn run(client: Client, options: &Options, cancel: &Cancellation
     let hear = engine_queue.clone();
     engines.subscribe(move |seen| hear.add(name(seen.object()).to_owned()));
     let (hear, space) = (replica_queue.clone(), node_queue.clone());
+    let twins = Arc::downgrade(&replicas);
     replicas.subscribe(move |seen| {
         hear.add(name(seen.object()).to_owned());
+        // What is wanted of one concerns whoever shares its process.
+        let same = twins.upgrade().map(|twins| twins.find(replicas::instance(seen.object()))).unwrap_or_default();
+        for replica in &same {
+            hear.add(name(&**replica).to_owned());
+        }
         space.add(());
     });
     let (hear, held) = (engine_queue.clone(), engines.clone());
@@ -127,11 +133,11 @@ pub(crate) async fn run(client: Client, options: &Options, cancel: &Cancellation
     let hear = node_queue.clone();
     settings.subscribe(move |_| hear.add(()));
     let told = {
-        let (engines, replicas) = (engine_queue.clone(), replica_queue.clone());
+        let (engines, queue, replicas) = (engine_queue.clone(), replica_queue.clone(), replicas.clone());
         // An instance is looked at by its own worker; that it is none of the other's is found out at once.
         move |instance: &str| {
             engines.add(instance.to_owned());
-            replicas.add(instance.to_owned());
+            replicas.find(instance).iter().for_each(|replica| queue.add(name(&**replica).to_owned()));
         }
     };
     let mine = watcher::Config::default().labels(&format!("{}={}", labels::NODE, options.name));

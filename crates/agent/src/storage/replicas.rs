@@ -49,10 +49,11 @@ impl Replicas {
                 started.map(|()| true)
             }
             ReplicaChange::Stop => {
-                let request = proto::StopRequest { name: name(replica).to_owned(), ..proto::StopRequest::default() };
+                let instance = instance(replica);
+                let request = proto::StopRequest { name: instance.to_owned(), ..proto::StopRequest::default() };
                 let stopped = shared.link.instances()?.stop(request).await;
                 stopped.map_err(|status| refused("stop the replica", &status))?;
-                shared.view.lock().stopped(name(replica));
+                shared.view.lock().stopped(instance);
                 Ok(true)
             }
             ReplicaChange::RemoveData { directory } => {
@@ -82,7 +83,7 @@ impl Replicas {
     async fn start(&self, replica: &Replica) -> Result<(), WriteError> {
         let spec = &replica.spec;
         let request = proto::StartReplicaRequest {
-            name: name(replica).to_owned(),
+            name: instance(replica).to_owned(),
             size: u64::try_from(spec.volume_size.0).unwrap_or_default(),
             key: self.shared.key(&spec.volume_name).await?,
             directory: names::data_path(&spec.disk_path, &spec.data_directory_name),
@@ -105,14 +106,17 @@ impl Reconcile for Replicas {
             let Some(replica) = self.cache.get(NAMESPACE, key) else { return Ok(None) };
             let (manager, process) = {
                 let view = self.shared.view.lock();
-                (view.manager(), view.get(key).filter(|found| found.kind == "replica").map(process))
+                (view.manager(), view.get(instance(&replica)).filter(|found| found.kind == "replica").map(process))
             };
+            let same = self.cache.find(instance(&replica));
+            let twins = same.iter().map(|other| &**other).filter(|other| is_twin(&replica, other)).collect();
             let start_error = self.shared.start_errors.lock().get(key).cloned();
             let observed = ReplicaObserved {
                 replica: &replica,
                 manager,
                 manager_name: &self.shared.manager_name,
                 process: process.as_ref(),
+                twins,
                 start_error: start_error.as_deref(),
             };
             let plan = decide_replica(&observed, Timestamp::now());
@@ -130,6 +134,16 @@ impl Reconcile for Replicas {
         }
         Ok(None)
     }
+}
+
+/// The process of a replica is named after its directory: during a migration two objects stand for one.
+pub(super) fn instance(replica: &Replica) -> &str {
+    &replica.spec.data_directory_name
+}
+
+/// Whether another object stands for the same copy.
+fn is_twin(replica: &Replica, other: &Replica) -> bool {
+    name(replica) != name(other) && replica.spec.disk_path == other.spec.disk_path
 }
 
 /// An instance as decisions see it.

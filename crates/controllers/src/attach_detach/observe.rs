@@ -192,6 +192,10 @@ impl VolumeView {
             a.spec.source.persistent_volume_name.as_deref().is_some_and(|volume| names.contains(volume))
         };
         let seen = names.iter().flat_map(|volume| context.attachments.find(&attachments_of_volume(volume)));
+        // Ours have names of their own kind; those that somebody else made are somebody else's to delete.
+        let is_ours =
+            |a: &VolumeAttachment| name(a) == attachment_name(&csi.volume_handle, &csi.driver, &a.spec.node_name);
+        let seen = seen.filter(|attachment| is_ours(attachment));
         // What was seen counts for more than what was made.
         let all = memory.unseen(is_of).into_iter().chain(seen);
         let mut attachments: BTreeMap<String, Arc<VolumeAttachment>> =

@@ -4,6 +4,7 @@ mod apply;
 mod notice;
 mod observe;
 mod owners;
+mod waits;
 
 use std::sync::Arc;
 
@@ -15,6 +16,7 @@ use tether_plan::tickets::decide;
 
 use self::notice::Noticed;
 use self::owners::Owners;
+use self::waits::Waits;
 use crate::cache::Seen;
 use crate::context::Context;
 use crate::longhorn::{tickets_of_owner, tickets_on_node};
@@ -31,6 +33,7 @@ pub(crate) struct Tickets {
     context: Arc<Context>,
     owners: Arc<Owners>,
     noticed: Noticed,
+    waits: Waits,
     publisher: Publisher,
 }
 
@@ -41,7 +44,16 @@ impl Tickets {
         listen(context, &queue);
         listen_to_owners(context, &queue, &owners);
         let publisher = context.publisher("longhorn-volume-attachment-controller");
-        (Arc::new(Self { context: context.clone(), owners, noticed: Noticed::default(), publisher }), queue)
+        (
+            Arc::new(Self {
+                context: context.clone(),
+                owners,
+                noticed: Noticed::default(),
+                waits: Waits::default(),
+                publisher,
+            }),
+            queue,
+        )
     }
 }
 
@@ -162,6 +174,7 @@ impl Reconcile for Tickets {
         let now = self.context.clock.now();
         let Some(attachment) = self.context.longhorn.attachments.get(NAMESPACE, name) else {
             self.noticed.forget(name);
+            self.waits.forget(name);
             return Ok(None);
         };
         let owners = self.owners.look(&self.context, &attachment).await?;
@@ -169,6 +182,7 @@ impl Reconcile for Tickets {
         let seen = observe::observe(&self.context, &attachment);
         let plan = decide(&seen.observed(&attachment, &owners, &noticed), now);
         log(Self::NAME, &plan);
+        self.waits.say(Self::NAME, name, &plan.report);
         let wake_at = plan.wake_at();
         apply::apply(&self.context, &attachment, plan.changes).await?;
         self.publisher.publish(plan.events).await;

@@ -179,7 +179,8 @@ fn of_replica(replica: &Replica) -> Held {
         volume: spec.volume_name.clone(),
         node: spec.node_id.clone(),
         disk: spec.disk_id.clone(),
-        bytes: spec.volume_size.0,
+        // A migration's twin stands for space that is promised already.
+        bytes: if spec.active { spec.volume_size.0 } else { 0 },
     }
 }
 
@@ -206,6 +207,7 @@ mod tests {
         replica.spec.node_id = node.into();
         replica.spec.disk_id = format!("disk-{node}");
         replica.spec.volume_size.0 = bytes;
+        replica.spec.active = true;
         replica
     }
 

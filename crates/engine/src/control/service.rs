@@ -11,7 +11,7 @@ use super::registry::{Registry, Running};
 use crate::engine_server::{Answer, Command, ReplicaAddress};
 use crate::instance::{AskFailed, EngineInstance, ReplicaInstance};
 use crate::replica_server;
-use tether_replication::ids::{MemberId, VolumeId};
+use tether_replication::ids::{Holder, MemberId, VolumeId};
 
 /// Names volumes' uids are made from where none is given.
 const VOLUME_NAMESPACE: Uuid = Uuid::from_u128(0x9d1c_3a54_7a1f_4c52_8f7e_53c1_6a0b_9e21);
@@ -177,8 +177,16 @@ impl Engine for Service {
         self.order(&request.into_inner().instance, Command::Promote).await
     }
 
-    async fn rollback(&self, request: Request<proto::InstanceRequest>) -> Reply<proto::Empty> {
-        self.order(&request.into_inner().instance, Command::Rollback).await
+    async fn rollback(&self, request: Request<proto::RollbackRequest>) -> Reply<proto::Empty> {
+        let proto::RollbackRequest { instance, standby } = request.into_inner();
+        let standby = match standby.as_str() {
+            "" => None,
+            uid => Some(Uuid::parse_str(uid).map_err(|_| {
+                Status::invalid_argument(format!("standby: {uid:?} is no uid of an engine; `engine info` shows it"))
+            })?),
+        };
+        let standby = standby.map(|uid| Holder(uid.as_u128()));
+        self.order(&instance, Command::Rollback { standby }).await
     }
 
     async fn set_source(&self, request: Request<proto::SourceRequest>) -> Reply<proto::Empty> {

@@ -37,6 +37,11 @@ enum Wants {
 }
 
 impl Control {
+    /// Whether somebody waits for the end.
+    pub fn is_stopping(&self) -> bool {
+        !self.stopping.is_empty()
+    }
+
     /// Answers those who waited for this phase.
     pub fn phase_changed(&mut self, phase: Phase, out: &mut Effects<EngineServer>) {
         let (answer, who) = match phase {
@@ -110,7 +115,7 @@ impl EngineServer {
                 let why = "the engine has not started yet: it waits for replicas or for the record".to_owned();
                 out.answer(id, Answer::Failed(why));
             }
-            Command::Rollback => self.roll_back(id, now, out),
+            Command::Rollback { standby } => self.roll_back(id, standby, now, out),
             Command::Source { address } => {
                 self.move_source(address, now, out);
                 out.answer(id, Answer::Done);
@@ -196,7 +201,7 @@ impl EngineServer {
             | Command::ServeDevice(_)
             | Command::Line { .. }
             | Command::DeviceIs(_)
-            | Command::Rollback
+            | Command::Rollback { .. }
             | Command::Source { .. }
             | Command::AddReplica { .. } => {}
         }

@@ -261,6 +261,10 @@ impl EngineServer {
                 out.call(RecordCall::Served);
             }
         }
+        if matches!(phase, Phase::Fenced | Phase::Failed) && self.control.is_stopping() {
+            // Whoever told it to stop waits for the end, and there is nothing left to end in order.
+            self.phase_changed(Phase::Stopped, now, out);
+        }
         if phase == Phase::Stopped {
             self.clients.stop(&mut out.io);
             let timer = out.io.timer();

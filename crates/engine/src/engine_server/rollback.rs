@@ -4,6 +4,7 @@
 //! is named, and clears exactly that one. If the promotion was faster, the change is refused.
 
 use tether_replication::engine::{CasOutcome, Phase};
+use tether_replication::ids::Holder;
 use tether_replication::record::{Change, Record, Refusal};
 
 use super::EngineServer;
@@ -26,11 +27,14 @@ impl Rollback {
 }
 
 impl EngineServer {
-    pub(super) fn roll_back(&mut self, id: CommandId, now: Time, out: &mut Effects<Self>) {
+    pub(super) fn roll_back(&mut self, id: CommandId, standby: Option<Holder>, now: Time, out: &mut Effects<Self>) {
         match self.phase() {
             Phase::Standby => self.stop(id, now, out),
             Phase::Serving => {
-                let call = out.call(RecordCall::Load);
+                let call = match standby {
+                    Some(standby) => out.call(RecordCall::Change(Change::ClearStandby { standby })),
+                    None => out.call(RecordCall::Load),
+                };
                 self.rollback.calls.push((call, id));
             }
             phase => {
@@ -64,7 +68,7 @@ impl EngineServer {
         let failed = |why: &str| Answer::Failed(format!("{why}; ask again"));
         let answer = match outcome {
             CasOutcome::Applied(_) => Answer::Done,
-            CasOutcome::Refused { refusal: Refusal::NotStandby { .. }, current } if current.standby.is_none() => {
+            CasOutcome::Refused { refusal: Refusal::NotStandby { .. }, current } => {
                 if current.holder == self.settings.holder {
                     Answer::Done
                 } else {

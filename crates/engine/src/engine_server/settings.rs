@@ -98,9 +98,11 @@ pub enum Command {
     },
     Flush,
     Promote,
-    /// Of a standby: it gives up and ends. Of the engine that holds the volume: whoever is standby may not be promoted
-    /// any more.
-    Rollback,
+    /// Of a standby: it gives up and ends. Of the engine that holds the volume: this standby, or whoever is standby, may
+    /// not be promoted any more.
+    Rollback {
+        standby: Option<Holder>,
+    },
     /// Of a standby: the source is here now.
     Source {
         address: Address,

@@ -112,7 +112,7 @@ pub fn explain(observed: &volume::Observed<'_>, wishes: Option<&tickets::Observe
         findings: volume::decide(observed, now).report.findings,
         tickets: wishes.map(|wishes| ranked(wishes, now)).unwrap_or_default(),
     };
-    let steps = [deletion, wish, places, basis, turn, replicas, engine, closing, redundancy, growth];
+    let steps = [deletion, wish, places, basis, turn, replicas, engine, closing, moving, redundancy, growth];
     let mut chain: Vec<Link> = Vec::new();
     for step in steps {
         chain.extend(step(&look));
@@ -137,6 +137,11 @@ impl Look<'_> {
     fn obstacles<'b>(&'b self, rule: &'b str) -> impl Iterator<Item = &'b Finding> {
         let stands = |finding: &Finding| finding.verdict != Verdict::Rests && finding.reason != Reason::ReplicaPlaced;
         self.findings.iter().filter(move |finding| finding.rule.0 == rule && stands(finding))
+    }
+
+    /// The replicas that count; a migration's twins stand for the same data.
+    fn replicas(&self) -> impl Iterator<Item = &tether_crd::Replica> {
+        self.observed.replicas.iter().copied().filter(|replica| replica.spec.active)
     }
 
     fn status(&self) -> &tether_crd::volume::VolumeStatus {
@@ -223,10 +228,10 @@ fn describe(ticket: &Ticket, status: Option<&TicketStatus>) -> String {
 /// Whether replicas have places. Fewer than wanted are enough to begin; none are not.
 fn places(look: &Look<'_>) -> Option<Link> {
     let scheduled = condition::find(&look.status().conditions, conditions::SCHEDULED);
-    let has_one = look.observed.replicas.iter().any(|replica| replica.is_scheduled());
+    let has_one = look.replicas().any(tether_crd::Replica::is_scheduled);
     let refused: Vec<&Finding> = look.obstacles("replica-placement").collect();
     if has_one || refused.is_empty() {
-        return has_one.then(|| Link::met(format!("{} replicas have places.", look.observed.replicas.len())));
+        return has_one.then(|| Link::met(format!("{} replicas have places.", look.replicas().count())));
     }
     let since = scheduled.map(|found| found.last_transition_time.clone()).unwrap_or_default();
     let message = scheduled.map_or("no place was found", |found| found.message.as_str());
@@ -285,7 +290,7 @@ fn replicas(look: &Look<'_>) -> Option<Link> {
     if look.observed.volume.spec.node_id.is_empty() || look.status().state == State::Detaching {
         return None;
     }
-    let details: Vec<String> = look.observed.replicas.iter().map(|replica| describe_replica(look, replica)).collect();
+    let details: Vec<String> = look.replicas().map(|replica| describe_replica(look, replica)).collect();
     let waits = look.obstacles("engine-start").find(|finding| {
         [Reason::ReplicasStarting, Reason::NoInSyncReplica, Reason::ReplicaStartTooSlow].contains(&finding.reason)
     });
@@ -293,8 +298,8 @@ fn replicas(look: &Look<'_>) -> Option<Link> {
         let link = Link::unmet(found.reason, &found.words);
         return Some(link.since(&look.status().state_changed_at).with(details));
     }
-    let runs = |r: &&&tether_crd::Replica| r.status.current_state == InstanceState::Running;
-    let (running, all) = (look.observed.replicas.iter().filter(runs).count(), look.observed.replicas.len());
+    let runs = |r: &&tether_crd::Replica| r.status.current_state == InstanceState::Running;
+    let (running, all) = (look.replicas().filter(runs).count(), look.replicas().count());
     Some(Link::met(format!("{running} of {all} replicas run.")))
 }
 
@@ -330,7 +335,8 @@ fn engine(look: &Look<'_>) -> Option<Link> {
     if let Some(found) = look.obstacles("engine-start").next() {
         return Some(Link::unmet(found.reason, &found.words).since(&look.status().state_changed_at));
     }
-    let endpoints = look.observed.engines.iter().map(|engine| engine.status.endpoint.as_str());
+    let here = look.observed.engines.iter().filter(|engine| engine.spec.node_id == *node);
+    let endpoints = here.map(|engine| engine.status.endpoint.as_str());
     let at = endpoints.filter(|e| !e.is_empty()).map(|endpoint| format!(" as {endpoint}")).next().unwrap_or_default();
     Some(Link::met(format!("The engine serves on node {node}{at}.")))
 }
@@ -345,6 +351,27 @@ fn closing(look: &Look<'_>) -> Option<Link> {
     Some(Link::unmet(found.reason, &found.words).since(&look.status().state_changed_at))
 }
 
+/// How far a migration is, and what decides it.
+fn moving(look: &Look<'_>) -> Option<Link> {
+    let volume = look.observed.volume;
+    let (from, to) = (&volume.spec.node_id, &look.status().current_migration_node_id);
+    if !volume.is_migratable() || to.is_empty() {
+        return None;
+    }
+    let found = look.findings.iter().find(|finding| finding.rule.0 == "volume-migration");
+    let words = found.map_or("It is being decided.", |finding| finding.words.as_str());
+    if found.is_some_and(|finding| finding.verdict == Verdict::Blocked) {
+        return Some(Link::unmet(
+            Reason::Migrating,
+            format!("The volume moves from node {from} to node {to}. {words}"),
+        ));
+    }
+    let decides = format!(
+        "It is confirmed when the attachment to node {from} goes, and rolled back when the one to node {to} does."
+    );
+    Some(Link::met(format!("The volume moves from node {from} to node {to}. {words}")).with(vec![decides]))
+}
+
 /// Whether as many replicas as wanted hold everything.
 fn redundancy(look: &Look<'_>) -> Option<Link> {
     let status = look.status();
@@ -352,9 +379,10 @@ fn redundancy(look: &Look<'_>) -> Option<Link> {
         return None;
     }
     // One that stands by counts the same replicas.
-    let engines = look.observed.engines.iter().filter(|engine| engine.spec.active);
-    let modes = engines.flat_map(|engine| engine.status.replica_mode_map.values());
-    let good = modes.filter(|mode| **mode == ReplicaMode::ReadWrite).count();
+    let good_at = |engine: &&tether_crd::Engine| {
+        engine.status.replica_mode_map.values().filter(|mode| **mode == ReplicaMode::ReadWrite).count()
+    };
+    let good = look.observed.engines.iter().map(good_at).max().unwrap_or(0);
     let wanted = look.observed.volume.spec.number_of_replicas;
     let words = format!("{good} of {wanted} replicas hold every write.");
     if status.robustness == Robustness::Healthy {
@@ -363,7 +391,7 @@ fn redundancy(look: &Look<'_>) -> Option<Link> {
     let rules = ["replica-replenish", "replica-reuse", "replica-placement", "replica-health"];
     let obstacles: Vec<&Finding> = rules.into_iter().flat_map(|rule| look.obstacles(rule)).collect();
     let reason = obstacles.first().map_or(Reason::Degraded, |finding| finding.reason);
-    let mut details: Vec<String> = look.observed.replicas.iter().map(|r| describe_replica(look, r)).collect();
+    let mut details: Vec<String> = look.replicas().map(|r| describe_replica(look, r)).collect();
     details
         .extend(obstacles.iter().map(|f| format!("{} {}: {}", f.subject.kind.to_lowercase(), f.subject.name, f.words)));
     Some(Link::unmet(reason, words).since(&status.last_degraded_at).with(details))

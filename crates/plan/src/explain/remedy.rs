@@ -68,6 +68,11 @@ pub(super) fn of(look: &Look<'_>, link: &Link) -> Remedy {
             "A disk gets more room, or the size is taken back.".to_owned(),
             Some(format!("kubectl -n {NAMESPACE} get lhn")),
         ),
+        Reason::MigrationEngineNotReady | Reason::Migrating => (
+            "The engine on the other node gets ready; if its node is down, the migration can be rolled back."
+                .to_owned(),
+            Some(format!("kubectl -n {NAMESPACE} get lhe,lhim")),
+        ),
         Reason::MigrationUnresolved => (
             "One of the two pods goes, and with it its ticket.".to_owned(),
             Some("kubectl get volumeattachments".to_owned()),

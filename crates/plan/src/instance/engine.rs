@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use tether_crd::condition::{self, Condition, rfc3339};
 use tether_crd::engine::{
-    CloneProgress, EngineStatus, INSTANCE_CREATION, InstanceState, RebuildProgress, ReplicaMode, SnapshotInfo,
+    CloneProgress, EngineStatus, FENCED, INSTANCE_CREATION, InstanceState, RebuildProgress, ReplicaMode, SnapshotInfo,
 };
 use tether_crd::{Engine, FINALIZER, IntString, Snapshot};
 use tether_model::reason::Reason;
@@ -22,12 +22,17 @@ const SIZE: Rule = Rule("engine-size");
 const STATUS: Rule = Rule("engine-status");
 const REMOVAL: Rule = Rule("engine-removal");
 
+/// The reason of a process that could not be made, or ended.
+pub(super) const CREATION_FAILED: &str = "InstanceCreationFailed";
+
 /// An engine's process, and what only an engine has.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EngineProcess {
     pub process: Process,
     /// It is named in the record and waits to be promoted.
     pub is_standby: bool,
+    /// Another engine holds the volume.
+    pub is_fenced: bool,
     pub size: u64,
     /// Path of the kernel device, or where NBD is served.
     pub endpoint: String,
@@ -68,6 +73,8 @@ pub struct EngineObserved<'a> {
     pub snapshots: Vec<&'a Snapshot>,
     /// How far the copy is that it is filled with, if one was begun.
     pub copy: Option<CloneProgress>,
+    /// The standby that it took out of the record last.
+    pub dismissed: Option<&'a str>,
 }
 
 /// What is to be done.
@@ -83,6 +90,10 @@ pub enum EngineChange {
     /// The device of one that did not end in order: nobody serves it here any more.
     RemoveDevice,
     Promote,
+    /// A standby is taken out of the record.
+    DismissStandby {
+        uid: String,
+    },
     AddReplica {
         address: String,
     },
@@ -136,8 +147,9 @@ pub fn decide_engine(observed: &EngineObserved<'_>, now: Timestamp) -> Plan<Engi
         return plan;
     }
     let status = status(observed, wanted, now);
+    // One that stood by is on its way from running to running.
     let awaited = status.current_state == InstanceState::Starting
-        && engine.status.current_state == InstanceState::Stopped
+        && matches!(engine.status.current_state, InstanceState::Stopped | InstanceState::Running)
         && !observed.is_slow;
     if awaited {
         plan.rests(STATUS, subject(engine), Reason::EngineStarting, "It will serve in a moment.");
@@ -167,12 +179,24 @@ fn follow(plan: &mut Plan<EngineChange>, observed: &EngineObserved<'_>, wanted: 
                 let words = "The migration was confirmed.";
                 plan.acts(PROCESS, subject(engine), Reason::EngineStarting, words, EngineChange::Promote);
             }
+            dismiss(plan, observed, found);
             members(plan, engine, found);
             size(plan, engine, found);
             snapshots::follow(plan, observed, found);
             fill::follow(plan, observed, found);
         }
         _ => plan.rests(PROCESS, subject(engine), Reason::UpToDate, "Nothing is to be started or stopped."),
+    }
+}
+
+/// An engine that stood by, and that nobody stops where it is, cannot take over any more.
+fn dismiss(plan: &mut Plan<EngineChange>, observed: &EngineObserved<'_>, found: &EngineProcess) {
+    let (engine, uid) = (observed.engine, &observed.engine.spec.dismissed_standby);
+    let serves = found.process.state == ProcessState::Running && !found.is_standby;
+    if serves && !uid.is_empty() && observed.dismissed != Some(uid) {
+        let words = format!("Engine {uid} must not take over.");
+        let change = EngineChange::DismissStandby { uid: uid.clone() };
+        plan.acts(PROCESS, subject(engine), Reason::StandbyDismissed, words, change);
     }
 }
 
@@ -237,7 +261,9 @@ fn status(observed: &EngineObserved<'_>, wanted: bool, now: Timestamp) -> Engine
         InstanceState::Stopped if wanted => observed.start_error,
         _ => None,
     };
-    tell_creation(&mut status.conditions, INSTANCE_CREATION, failure, now);
+    let is_fenced = observed.process.is_some_and(|found| found.is_fenced);
+    let reason = if is_fenced { FENCED } else { CREATION_FAILED };
+    tell_creation(&mut status.conditions, failure.map(|why| (reason, why)), now);
     status
 }
 
@@ -328,9 +354,10 @@ fn not_running(status: &mut EngineStatus) {
 }
 
 /// Says in a condition why there is no process although there should be; takes it back when there is.
-pub(super) fn tell_creation(conditions: &mut Vec<Condition>, kind: &str, failure: Option<&str>, now: Timestamp) {
+pub(super) fn tell_creation(conditions: &mut Vec<Condition>, failure: Option<(&str, &str)>, now: Timestamp) {
+    let kind = INSTANCE_CREATION;
     match failure {
-        Some(why) => drop(condition::set(conditions, kind, condition::FALSE, "InstanceCreationFailed", why, now)),
+        Some((reason, why)) => drop(condition::set(conditions, kind, condition::FALSE, reason, why, now)),
         None if condition::is_false(conditions, kind) => {
             condition::set(conditions, kind, condition::TRUE, "", "", now);
         }
@@ -382,6 +409,7 @@ mod tests {
             list_due: false,
             snapshots: Vec::new(),
             copy: None,
+            dismissed: None,
         };
         let plan = decide_engine(&observed, Timestamp::UNIX_EPOCH);
         let mut told = Vec::new();

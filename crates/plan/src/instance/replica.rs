@@ -1,15 +1,16 @@
 //! A replica's process follows its object.
 
 use jiff::Timestamp;
-use tether_crd::engine::{INSTANCE_CREATION, InstanceState};
+use tether_crd::engine::InstanceState;
 use tether_crd::replica::ReplicaStatus;
 use tether_crd::{FINALIZER, Replica, names};
 use tether_model::reason::Reason;
 use tether_model::report::Rule;
 
+use super::engine::{CREATION_FAILED, tell_creation};
 use super::{Manager, Process, ProcessState, observed_state};
 use crate::Plan;
-use crate::object::{Target, has_finalizer, is_deleting, subject};
+use crate::object::{Target, has_finalizer, is_deleting, name, subject};
 
 const PROCESS: Rule = Rule("replica-process");
 const STATUS: Rule = Rule("replica-status");
@@ -22,6 +23,8 @@ pub struct ReplicaObserved<'a> {
     pub manager: Manager,
     pub manager_name: &'a str,
     pub process: Option<&'a Process>,
+    /// Other objects of this node for the same directory, and thus for the same process: a migration's twins.
+    pub twins: Vec<&'a Replica>,
     /// What came of the last attempt to start it.
     pub start_error: Option<&'a str>,
 }
@@ -48,7 +51,9 @@ pub enum ReplicaChange {
 pub fn decide_replica(observed: &ReplicaObserved<'_>, now: Timestamp) -> Plan<ReplicaChange> {
     let replica = observed.replica;
     let mut plan = Plan::default();
-    let wanted = replica.spec.desire_state == InstanceState::Running && !is_deleting(replica);
+    let wanted = is_wanted(replica);
+    // It runs for another: for this one it is as if it did not.
+    let lent = !wanted && observed.twins.iter().any(|twin| is_wanted(twin));
     let runs = observed.process.is_some_and(|p| matches!(p.state, ProcessState::Starting | ProcessState::Running));
     let old = replica.status.current_state;
     if observed.manager == Manager::Known {
@@ -57,7 +62,7 @@ pub fn decide_replica(observed: &ReplicaObserved<'_>, now: Timestamp) -> Plan<Re
             (true, None) if !replica.status.started && old != InstanceState::Error => {
                 plan.acts(PROCESS, subject(replica), Reason::Started, "It is to run.", ReplicaChange::Start);
             }
-            (false, Some(_)) => {
+            (false, Some(_)) if !lent => {
                 plan.acts(PROCESS, subject(replica), Reason::BeingDeleted, "It is not to run.", ReplicaChange::Stop);
             }
             _ => plan.rests(PROCESS, subject(replica), Reason::UpToDate, "Nothing is to be started or stopped."),
@@ -67,7 +72,8 @@ pub fn decide_replica(observed: &ReplicaObserved<'_>, now: Timestamp) -> Plan<Re
         remove(&mut plan, observed, runs);
         return plan;
     }
-    let status = status(observed, wanted, now);
+    let process = observed.process.filter(|_| !lent);
+    let status = status(observed, process, wanted, now);
     if status == replica.status {
         plan.rests(STATUS, subject(replica), Reason::UpToDate, "The status tells how it is.");
     } else {
@@ -81,8 +87,18 @@ pub fn decide_replica(observed: &ReplicaObserved<'_>, now: Timestamp) -> Plan<Re
     plan
 }
 
+fn is_wanted(replica: &Replica) -> bool {
+    replica.spec.desire_state == InstanceState::Running && !is_deleting(replica)
+}
+
 fn remove(plan: &mut Plan<ReplicaChange>, observed: &ReplicaObserved<'_>, runs: bool) {
     let replica = observed.replica;
+    if let Some(twin) = observed.twins.iter().find(|twin| !is_deleting(**twin)) {
+        let words = format!("Replica {} stands for the same data, which stays.", name(*twin));
+        let change = ReplicaChange::RemoveFinalizer { replica: Target::of(replica) };
+        plan.acts(REMOVAL, subject(replica), Reason::BeingDeleted, words, change);
+        return;
+    }
     if runs || observed.manager != Manager::Known {
         let words = "Its data is removed once it is known that nothing runs on it.";
         plan.blocked(REMOVAL, subject(replica), Reason::BeingDeleted, words);
@@ -98,16 +114,16 @@ fn remove(plan: &mut Plan<ReplicaChange>, observed: &ReplicaObserved<'_>, runs: 
     plan.acts(REMOVAL, subject(replica), Reason::BeingDeleted, "Nothing of it is left.", change);
 }
 
-fn status(observed: &ReplicaObserved<'_>, wanted: bool, now: Timestamp) -> ReplicaStatus {
+fn status(observed: &ReplicaObserved<'_>, process: Option<&Process>, wanted: bool, now: Timestamp) -> ReplicaStatus {
     let replica = observed.replica;
     let old = &replica.status;
     // What is not wanted any more, and known to be gone, did not fail.
     let started = old.started && (wanted || observed.manager == Manager::Unknown);
-    let state = observed_state(observed.manager, observed.process, started, old.current_state);
+    let state = observed_state(observed.manager, process, started, old.current_state);
     let mut status = ReplicaStatus { current_state: state, ..old.clone() };
     status.owner_id.clone_from(&replica.spec.node_id);
     status.started = started || state == InstanceState::Running;
-    match (state, observed.process) {
+    match (state, process) {
         (InstanceState::Running, Some(process)) => {
             observed.manager_name.clone_into(&mut status.instance_manager_name);
             status.current_image.clone_from(&replica.spec.image);
@@ -127,11 +143,12 @@ fn status(observed: &ReplicaObserved<'_>, wanted: bool, now: Timestamp) -> Repli
         }
     }
     let failure = match state {
-        InstanceState::Error => observed.process.map(|process| process.reason.as_str()),
+        InstanceState::Error => process.map(|process| process.reason.as_str()),
         InstanceState::Stopped if wanted => observed.start_error,
         _ => None,
     };
-    super::engine::tell_creation(&mut status.conditions, INSTANCE_CREATION, failure, now);
+    let failure = failure.map(|why| (CREATION_FAILED, why));
+    tell_creation(&mut status.conditions, failure, now);
     status
 }
 
@@ -156,7 +173,8 @@ mod tests {
     }
 
     fn step(replica: &mut Replica, manager: Manager, process: Option<&Process>) -> Vec<String> {
-        let observed = ReplicaObserved { replica, manager, manager_name: "im", process, start_error: None };
+        let observed =
+            ReplicaObserved { replica, manager, manager_name: "im", process, twins: Vec::new(), start_error: None };
         let plan = decide_replica(&observed, Timestamp::UNIX_EPOCH);
         let mut told = Vec::new();
         for change in plan.changes {
@@ -228,6 +246,7 @@ mod tests {
             manager: Manager::Known,
             manager_name: "im",
             process: Some(&ended),
+            twins: Vec::new(),
             start_error: None,
         };
         let changes = decide_replica(&observed, Timestamp::UNIX_EPOCH).changes;
@@ -244,5 +263,33 @@ mod tests {
         assert_eq!(step(&mut replica, Manager::Unknown, None), Vec::<String>::new());
         assert_eq!(step(&mut replica, Manager::Known, Some(&process(ProcessState::Running))), ["stop"]);
         assert_eq!(step(&mut replica, Manager::Known, None), ["remove /d/replicas/v1-0001", "let go"]);
+    }
+
+    #[test]
+    fn twins_share_a_process_and_its_data() {
+        let (mut one, mut other) = (replica(), replica());
+        other.metadata.name = Some("v1-r-2".into());
+        other.spec.desire_state = InstanceState::Running;
+        let running = process(ProcessState::Running);
+        let told = |replica: &Replica, twin: &Replica| {
+            let observed = ReplicaObserved {
+                replica,
+                manager: Manager::Known,
+                manager_name: "im",
+                process: Some(&running),
+                twins: vec![twin],
+                start_error: None,
+            };
+            let changes = decide_replica(&observed, Timestamp::UNIX_EPOCH).changes;
+            changes.iter().map(|change| format!("{change:?}")).collect::<Vec<_>>().join(" ")
+        };
+        assert!(!told(&one, &other).split(' ').any(|word| word == "Stop"), "the other one wants the process");
+        one.spec.desire_state = InstanceState::Running;
+        assert!(told(&one, &other).contains("current_state: Running"));
+        one.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+        let told_of_deleted = told(&one, &other);
+        assert!(told_of_deleted.contains("RemoveFinalizer") && !told_of_deleted.contains("RemoveData"));
+        other.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+        assert_eq!(told(&one, &other), "Stop", "nobody wants it any more, and then its data goes");
     }
 }

@@ -8,9 +8,6 @@
 //!      └── second ticket gone ────┘ └── faulted, or target down when confirmed ──► detached
 //! ```
 
-use std::collections::BTreeSet;
-
-use tether_crd::Engine;
 use tether_crd::attachment::{Ticket, TicketType};
 use tether_crd::condition;
 use tether_crd::node::conditions::READY;
@@ -20,7 +17,7 @@ use tether_model::report::Rule;
 
 use super::{Change, Look};
 use crate::Plan;
-use crate::snapshot::VOLUME_HEAD;
+use crate::event::Event;
 
 pub(super) const MIGRATE: Rule = Rule("migration");
 
@@ -32,7 +29,7 @@ pub(super) fn step(plan: &mut Plan<Change>, look: &mut Look<'_>) {
         if !look.wish.migration_node.is_empty() {
             look.wish.migration_node.clear();
             let words = "Cancelling migration for detached volume";
-            plan.fires(MIGRATE, look.about.clone(), Reason::MigrationCancelled, words);
+            tell(plan, look, Reason::MigrationCancelled, words.to_owned());
         }
         return;
     }
@@ -42,6 +39,12 @@ pub(super) fn step(plan: &mut Plan<Change>, look: &mut Look<'_>) {
     if !confirm(plan, look) {
         roll_back(plan, look);
     }
+}
+
+/// A step of a migration, which whoever watches the volume should see.
+fn tell(plan: &mut Plan<Change>, look: &Look<'_>, reason: Reason, words: String) {
+    plan.tells(Event::normal(look.volume, reason, words.clone()));
+    plan.fires(MIGRATE, look.about.clone(), reason, words);
 }
 
 /// A pod's ticket that wants the volume on `node` as it is shown.
@@ -68,7 +71,7 @@ fn start(plan: &mut Plan<Change>, look: &mut Look<'_>) {
         return plan.blocked(MIGRATE, look.about.clone(), Reason::MigrationTargetNotReady, words);
     }
     let words = format!("Starting migration from node {spec_node} to node {target}");
-    plan.fires(MIGRATE, look.about.clone(), Reason::MigrationStarted, words);
+    tell(plan, look, Reason::MigrationStarted, words);
     look.wish.migration_node.clone_from(target);
 }
 
@@ -93,7 +96,7 @@ fn confirm(plan: &mut Plan<Change>, look: &mut Look<'_>) -> bool {
     let about = look.about.clone();
     if look.observed.nodes.get(to.as_str()).is_none_or(|node| node.is_down()) {
         let words = format!("Detaching volume for attempted migration to down node {to}");
-        plan.fires(MIGRATE, about, Reason::MigrationTargetDown, words);
+        tell(plan, look, Reason::MigrationTargetDown, words);
         look.wish.node.clear();
         look.wish.migration_node.clear();
         return true;
@@ -107,25 +110,12 @@ fn confirm(plan: &mut Plan<Change>, look: &mut Look<'_>) -> bool {
         plan.blocked(MIGRATE, about, Reason::MigrationEngineNotReady, words);
         return true;
     }
-    if snapshots(look, &to).is_some_and(|there| Some(there) != snapshots(look, &from)) {
-        let words = "Waiting to confirm migration until snapshots have synced";
-        plan.blocked(MIGRATE, about, Reason::MigrationSnapshotsDiffer, words);
-        return true;
-    }
+    // Longhorn also compares the snapshots of both engines. Here both have the same replicas, which have one set of them.
     let words = format!("Confirming migration from node {from} to node {to}");
-    plan.fires(MIGRATE, about, Reason::MigrationConfirmed, words);
+    tell(plan, look, Reason::MigrationConfirmed, words);
     look.wish.node = to;
     look.wish.migration_node.clear();
     true
-}
-
-/// The snapshots that the engine on a node has. None: it did not say; one that stands by has those of the engine that it
-/// reads through.
-fn snapshots<'a>(look: &Look<'a>, node: &str) -> Option<BTreeSet<&'a str>> {
-    let engine: &Engine = look.observed.engines.iter().copied().find(|engine| engine.spec.node_id == node)?;
-    let listed = &engine.status.snapshots;
-    let names = listed.keys().map(String::as_str).filter(|name| *name != VOLUME_HEAD);
-    listed.contains_key(VOLUME_HEAD).then(|| names.collect())
 }
 
 fn roll_back(plan: &mut Plan<Change>, look: &mut Look<'_>) {
@@ -134,6 +124,6 @@ fn roll_back(plan: &mut Plan<Change>, look: &mut Look<'_>) {
         return;
     }
     let words = format!("Rolling back migration to node {target}");
-    plan.fires(MIGRATE, look.about.clone(), Reason::MigrationRolledBack, words);
+    tell(plan, look, Reason::MigrationRolledBack, words);
     look.wish.migration_node.clear();
 }

@@ -347,6 +347,14 @@ pub(super) fn replica(draft: &mut Draft<'_>) -> Replica {
     }
 }
 
+/// A second object for the copy that `spec` describes.
+pub(super) fn twin(draft: &mut Draft<'_>, spec: ReplicaSpec) -> Replica {
+    let random = draft.random();
+    let mut metadata = owned(draft, names::replica(draft.name(), random), &spec.node_id);
+    metadata.labels.get_or_insert_default().insert(labels::DISK_UUID.into(), spec.disk_id.clone());
+    Replica { metadata, spec, ..Default::default() }
+}
+
 /// Whether the volume's attachment is there to take a ticket.
 pub(super) fn ticket_target(draft: &Draft<'_>) -> Option<Target> {
     draft.observed.attachment.filter(|attachment| !is_deleting(*attachment)).map(Target::of)

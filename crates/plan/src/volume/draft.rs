@@ -3,10 +3,12 @@
 use std::ops::{Deref, DerefMut};
 
 use jiff::Timestamp;
+use k8s_openapi::Metadata;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
-use tether_crd::condition::rfc3339;
-use tether_crd::engine::{InstanceState, ReplicaMode};
+use tether_crd::condition::{self, rfc3339};
+use tether_crd::engine::{FENCED, INSTANCE_CREATION, InstanceState, ReplicaMode};
 use tether_crd::volume::{Record, Robustness, State, VolumeStatus};
 use tether_crd::{Engine, Replica, Volume, labels};
 use tether_model::reason::Reason;
@@ -52,12 +54,14 @@ impl<K> DerefMut for Item<'_, K> {
     }
 }
 
-impl Item<'_, Replica> {
+impl<K: Metadata<Ty = ObjectMeta>> Item<'_, K> {
     /// Whether it is on its way out, or will be.
     pub(super) fn is_leaving(&self) -> bool {
         self.is_deleted || is_deleting(&self.now)
     }
+}
 
+impl Item<'_, Replica> {
     /// It failed: it is not used until somebody decides to.
     pub(super) fn fail(&mut self, now: Timestamp) {
         self.spec.failed_at = rfc3339(now);
@@ -155,9 +159,8 @@ impl<'a> Draft<'a> {
 
     /// The engine that counts: the active one. Its place among the engines.
     pub(super) fn current(&self) -> usize {
-        let alive = |engine: &&Item<'_, Engine>| !engine.is_deleted && !is_deleting(&engine.now);
         let position = |wanted: &dyn Fn(&Item<'_, Engine>) -> bool| {
-            self.engines.iter().position(|engine| alive(&engine) && wanted(engine))
+            self.engines.iter().position(|engine| !engine.is_leaving() && wanted(engine))
         };
         position(&|engine| engine.spec.active).or_else(|| position(&|_| true)).unwrap_or(0)
     }
@@ -176,15 +179,52 @@ impl<'a> Draft<'a> {
         self.state_on(&engine.spec.node_id, engine.status.current_state)
     }
 
-    /// What the engine may do with a replica; none: it does not know it.
-    pub(super) fn mode(&self, replica: &Replica) -> Option<ReplicaMode> {
-        self.engine().status.replica_mode_map.get(name(replica)).copied()
+    /// The engine that stood by and took the volume over before anybody decided that it should: the record names it.
+    pub(super) fn promoted(&self) -> Option<usize> {
+        let holder = self.record()?.holder.as_deref().filter(|holder| !holder.is_empty())?;
+        let current = self.current();
+        let holds = |engine: &Item<'_, Engine>| !engine.is_leaving() && engine.status.uuid == holder;
+        self.engines.iter().position(holds).filter(|index| *index != current)
     }
 
-    /// Whether the engine runs and has a replica that it reads and writes.
+    /// The engine says that it is fenced, and the record that says by whom was not seen yet: two watches are not in step.
+    pub(super) fn is_being_taken_over(&self) -> bool {
+        let engine = self.server();
+        let told = condition::find(&engine.status.conditions, INSTANCE_CREATION);
+        let is_fenced = engine.status.current_state == InstanceState::Error && told.is_some_and(|c| c.reason == FENCED);
+        let holds = self.record().is_some_and(|record| record.holder.as_ref() == Some(&engine.status.uuid));
+        let stands_by = self.engines.iter().any(|other| !other.spec.active && !other.is_leaving());
+        is_fenced && holds && stands_by
+    }
+
+    /// The engine that has the volume.
+    pub(super) fn server(&self) -> &Engine {
+        &self.engines[self.promoted().unwrap_or_else(|| self.current())]
+    }
+
+    pub(super) fn server_state(&self) -> InstanceState {
+        let engine = self.server();
+        self.state_on(&engine.spec.node_id, engine.status.current_state)
+    }
+
+    /// What the engine that has the volume may do with a replica; none: it does not know it.
+    pub(super) fn mode(&self, replica: &Replica) -> Option<ReplicaMode> {
+        let server = self.server();
+        let modes = &server.status.replica_mode_map;
+        if replica.spec.engine_name == name(server) {
+            return modes.get(name(replica)).copied();
+        }
+        // It knows the replica by its twin.
+        let twin = self.replicas.iter().find(|other| {
+            other.spec.engine_name == name(server) && other.spec.data_directory_name == replica.spec.data_directory_name
+        });
+        twin.and_then(|twin| modes.get(name(&**twin)).copied()).or_else(|| modes.get(name(replica)).copied())
+    }
+
+    /// Whether the engine that has the volume runs and has a replica that it reads and writes.
     pub(super) fn is_serving(&self) -> bool {
-        self.engine_state() == InstanceState::Running
-            && self.engine().status.replica_mode_map.values().any(|mode| *mode == ReplicaMode::ReadWrite)
+        self.server_state() == InstanceState::Running
+            && self.server().status.replica_mode_map.values().any(|mode| *mode == ReplicaMode::ReadWrite)
     }
 
     /// The next random number.
@@ -254,7 +294,9 @@ impl<'a> Draft<'a> {
         for replica in &self.replicas {
             changes.extend(replica_change(replica));
         }
-        for engine in &self.engines {
+        // One that goes, goes before another takes its place: at no moment two of them count.
+        let (leaving, staying): (Vec<_>, Vec<_>) = self.engines.iter().partition(|engine| engine.is_deleted);
+        for engine in leaving.into_iter().chain(staying) {
             changes.extend(engine_change(engine));
         }
         let volume = self.observed.volume;

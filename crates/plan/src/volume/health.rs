@@ -23,7 +23,12 @@ const RECOVERY_PAUSE: SignedDuration = SignedDuration::from_secs(10);
 
 /// Looks at engine and replicas, and says how the volume is.
 pub(super) fn look(draft: &mut Draft<'_>) {
-    let state = draft.engine_state();
+    let state = draft.server_state();
+    if draft.is_being_taken_over() {
+        let words = "The engine is fenced: the one that stands by has taken the volume over.";
+        draft.blocked(ROBUSTNESS, Reason::MigrationPromoted, words);
+        return;
+    }
     if state == InstanceState::Unknown && is_in_use(draft) {
         unknown(draft);
         return;
@@ -51,7 +56,7 @@ fn is_in_use(draft: &Draft<'_>) -> bool {
 
 fn unknown(draft: &mut Draft<'_>) {
     let volume = draft.name();
-    let node = draft.engine().spec.node_id.clone();
+    let node = draft.server().spec.node_id.clone();
     let words = format!("Node {node:?}, where the engine runs, is not heard of.");
     if draft.status.robustness == Robustness::Unknown {
         draft.blocked(ROBUSTNESS, Reason::Unknown, words);
@@ -66,6 +71,9 @@ fn unknown(draft: &mut Draft<'_>) {
 fn modes(draft: &mut Draft<'_>) {
     for index in 0..draft.replicas.len() {
         let replica = &draft.replicas[index];
+        if !replica.spec.active {
+            continue;
+        }
         match draft.mode(replica) {
             Some(ReplicaMode::Error) if replica.spec.failed_at.is_empty() => {
                 fail(draft, index, "the engine gave it up");
@@ -96,6 +104,9 @@ fn healthy(replica: &mut Replica, now: jiff::Timestamp) {
 fn errors(draft: &mut Draft<'_>) {
     for index in 0..draft.replicas.len() {
         let replica = &draft.replicas[index];
+        if !replica.spec.active {
+            continue;
+        }
         if replica.spec.failed_at.is_empty() && replica.status.current_state == InstanceState::Error {
             fail(draft, index, "its process ended without being told to");
         } else if draft.status.state == State::Attached {
@@ -140,7 +151,8 @@ pub(super) fn fail(draft: &mut Draft<'_>, index: usize, why: &str) {
 /// Counts the replicas that the engine reads and writes; false if there are none, which says nothing yet.
 fn count(draft: &mut Draft<'_>) -> bool {
     let is_good = |replica: &&super::draft::Item<'_, Replica>| {
-        replica.spec.failed_at.is_empty() && draft.mode(replica) == Some(ReplicaMode::ReadWrite)
+        let is_good = replica.spec.failed_at.is_empty() && replica.spec.active && !replica.is_leaving();
+        is_good && draft.mode(replica) == Some(ReplicaMode::ReadWrite)
     };
     let good = draft.replicas.iter().filter(is_good).count();
     let wanted = usize::try_from(draft.volume().spec.number_of_replicas).unwrap_or(0);
@@ -172,7 +184,7 @@ fn count(draft: &mut Draft<'_>) -> bool {
 
 fn engine_died(draft: &mut Draft<'_>) {
     let volume = draft.name();
-    let node = draft.engine().spec.node_id.clone();
+    let node = draft.server().spec.node_id.clone();
     let words = format!("The engine on node {node:?} died; the volume is detached and attached again.");
     if draft.status.robustness == Robustness::Faulted {
         draft.blocked(ROBUSTNESS, Reason::DetachedUnexpectedly, words);

@@ -128,6 +128,7 @@ pub fn decide(observed: &Observed<'_>, now: Timestamp) -> Plan<Change> {
         create::condition(&mut draft);
         return draft.into_plan();
     }
+    migration::decided(&mut draft);
     health::look(&mut draft);
     salvage::salvage(&mut draft);
     expand::expand(&mut draft);

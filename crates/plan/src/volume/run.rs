@@ -81,7 +81,9 @@ fn is_open(draft: &Draft<'_>) -> bool {
 /// Nothing runs that could still be told to stop. What is on a node that does not answer cannot: it is fenced by the
 /// epoch of the next engine, and its agent stops it when the node is back.
 fn is_closed(draft: &Draft<'_>) -> bool {
-    is_engine_stopped(draft) && draft.replicas.iter().all(|replica| draft.is_replica_stopped(replica))
+    // A twin has no process of its own.
+    let mut replicas = draft.replicas.iter().filter(|replica| replica.spec.active);
+    is_engine_stopped(draft) && replicas.all(|replica| draft.is_replica_stopped(replica))
 }
 
 fn is_engine_stopped(draft: &Draft<'_>) -> bool {
@@ -91,6 +93,10 @@ fn is_engine_stopped(draft: &Draft<'_>) -> bool {
 /// Starts replicas, then the engine; later lets replicas join and leave.
 fn open(draft: &mut Draft<'_>) {
     start_replicas(draft);
+    if draft.promoted().is_some() {
+        draft.rests(ENGINE_START, Reason::MigrationPromoted, "The engine that stood by has taken the volume over.");
+        return;
+    }
     let Some(members) = members(draft) else { return };
     let volume = draft.volume();
     let (wanted, frontend_disabled) = (volume.spec.node_id.clone(), draft.status.frontend_disabled);
@@ -201,7 +207,8 @@ fn members(draft: &mut Draft<'_>) -> Option<tether_crd::volume::Words> {
     is_enough(draft, &members, &late).then_some(members)
 }
 
-fn address(ip: &str, port: i64) -> String {
+/// An address as engines know replicas, and each other, by.
+pub(super) fn address(ip: &str, port: i64) -> String {
     if ip.contains(':') { format!("[{ip}]:{port}") } else { format!("{ip}:{port}") }
 }
 

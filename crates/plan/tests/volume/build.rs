@@ -13,6 +13,8 @@ use tether_plan::volume::Settings;
 
 use crate::world::World;
 
+/// The process of the engine that has the volume.
+const HOLDER: &str = "v1-e-0@1";
 pub(crate) const GIB: i64 = 1 << 30;
 pub(crate) const NOW_SECOND: i64 = 1_800_000_000;
 
@@ -161,7 +163,7 @@ impl World {
     pub(crate) fn recorded(mut self, in_sync: &[&str]) -> Self {
         let in_sync = in_sync.iter().map(|name| format!("v1-{name}")).collect();
         self.volume().status.record =
-            Some(Record { version: 1, epoch: 1, holder: Some("v1-e-0@1".into()), in_sync, ..Default::default() });
+            Some(Record { version: 1, epoch: 1, holder: Some(HOLDER.into()), in_sync, ..Default::default() });
         self
     }
 
@@ -197,6 +199,7 @@ impl World {
         engine.status.current_replica_address_map = map;
         engine.status.current_state = InstanceState::Running;
         engine.status.started = true;
+        HOLDER.clone_into(&mut engine.status.uuid);
         engine.status.current_size = engine.spec.volume_size;
         engine.status.replica_mode_map = modes.iter().map(|(name, mode)| ((*name).to_owned(), *mode)).collect();
         self

@@ -160,6 +160,21 @@ fn deletion_takes_everything_along() {
     assert!(world.events.iter().any(|event| event.contains("Deleting volume v1")));
 }
 
+/// An engine that ends in order needs its replicas.
+#[test]
+fn replicas_of_an_engine_that_runs_are_deleted_after_it() {
+    let mut world = fixture(State::Attached).wanted_on("node1").current_on("node1").recorded(&["r1", "r2"]);
+    world = world.replicas_are(Running).engine_runs(&[("r1", RW), ("r2", RW)]);
+    world.volume().metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now()));
+    let leaving = |world: &World| world.replicas.values().filter(|r| r.metadata.deletion_timestamp.is_some()).count();
+    world.step();
+    assert!(world.engines["v1-e-0"].metadata.deletion_timestamp.is_some());
+    assert_eq!(leaving(&world), 0);
+    world.agents();
+    world.step();
+    assert_eq!(leaving(&world), 2);
+}
+
 #[test]
 fn a_replica_on_a_node_that_is_gone_fails_and_the_other_starts() {
     let gone = down(host("node2"), "KubernetesNodeGone");

@@ -7,7 +7,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tether_crd::engine::{EngineStatus, InstanceState, ReplicaMode};
+use tether_crd::condition;
+use tether_crd::engine::{EngineStatus, FENCED, INSTANCE_CREATION, InstanceState, ReplicaMode};
 use tether_crd::replica::ReplicaStatus;
 use tether_crd::volume::{Record, State};
 use tether_crd::{Engine, Replica, Volume, VolumeAttachment};
@@ -37,7 +38,8 @@ impl World {
     pub(crate) fn plan(&self) -> Plan<Change> {
         let mut promised = Promised::new();
         for replica in self.replicas.values() {
-            *promised.entry(replica.spec.disk_id.clone()).or_default() += replica.spec.volume_size.0;
+            let bytes = if replica.spec.active { replica.spec.volume_size.0 } else { 0 };
+            *promised.entry(replica.spec.disk_id.clone()).or_default() += bytes;
         }
         let observed = Observed {
             volume: self.volume.as_ref().unwrap(),
@@ -187,7 +189,9 @@ impl World {
         let node = engine.spec.node_id.clone();
         if engine.metadata.deletion_timestamp.is_some() {
             if self.is_up(&node) {
+                let uuid = engine.status.uuid.clone();
                 self.engines.remove(name);
+                self.clear_standby(&uuid);
             }
             return;
         }
@@ -208,6 +212,13 @@ impl World {
         }
     }
 
+    /// An engine that stood by stops, or is stopped from taking over.
+    fn clear_standby(&mut self, uuid: &str) {
+        if let Some(record) = self.volume.as_mut().and_then(|volume| volume.status.record.as_mut()) {
+            record.standby = record.standby.take().filter(|standby| standby != uuid);
+        }
+    }
+
     /// An engine takes the volume in the record and opens its members.
     fn start_engine(&mut self, name: &str) {
         let map = self.engines[name].spec.replica_address_map.clone();
@@ -219,7 +230,9 @@ impl World {
             return;
         }
         record.epoch += 1;
-        record.holder = Some(format!("{name}@{}", record.epoch));
+        let uuid = self.uuid(name);
+        record.standby = record.standby.take().filter(|standby| *standby != uuid);
+        record.holder = Some(uuid.clone());
         let modes = map.keys().filter(|replica| self.answers(replica)).map(|replica| {
             let in_sync = record.in_sync.contains(&self.member(replica));
             (replica.clone(), if in_sync { ReplicaMode::ReadWrite } else { ReplicaMode::WriteOnly })
@@ -228,14 +241,43 @@ impl World {
         let status = &mut self.engines.get_mut(name).unwrap().status;
         status.current_state = InstanceState::Running;
         status.started = true;
+        status.uuid = uuid;
+        (status.ip, status.port) = ("10.0.0.1".into(), 9500);
         status.replica_mode_map = modes;
         status.current_replica_address_map = map;
         status.endpoint = "/dev/longhorn/v1".into();
         self.volume.as_mut().unwrap().status.record = Some(record);
     }
 
+    /// The uid of an engine's process: the one that runs, or a new one.
+    fn uuid(&mut self, name: &str) -> String {
+        self.version += 1;
+        let known = self.engines[name].status.uuid.clone();
+        if known.is_empty() { format!("{name}@{}", self.version) } else { known }
+    }
+
+    /// The target's consumer writes: the engine that stands by takes the volume over.
+    pub(crate) fn write_at(&mut self, name: &str) {
+        assert_eq!(self.record().unwrap().standby.as_ref(), Some(&self.engines[name].status.uuid), "nobody else may");
+        self.start_engine(name);
+    }
+
     /// An engine that is not active reads through the one that is.
     fn stand_by(&mut self, name: &str) {
+        let uuid = self.uuid(name);
+        let record = self.volume.as_mut().unwrap().status.record.as_mut().unwrap();
+        if record.holder.as_ref() == Some(&uuid) {
+            self.serve(name);
+            return;
+        }
+        let stopped = self.engines[name].status.current_state == InstanceState::Stopped;
+        if (stopped && record.standby.is_some()) || (!stopped && record.standby.as_ref() != Some(&uuid)) {
+            // Another one is named, or this one not any more.
+            self.engines.get_mut(name).unwrap().status.current_state = InstanceState::Error;
+            return;
+        }
+        record.standby = Some(uuid.clone());
+        self.engines.get_mut(name).unwrap().status.uuid = uuid;
         let status = &mut self.engines.get_mut(name).unwrap().status;
         status.current_state = InstanceState::Running;
         status.started = true;
@@ -250,7 +292,7 @@ impl World {
     fn serve(&mut self, name: &str) {
         let map = self.engines[name].spec.replica_address_map.clone();
         let mut record = self.record().cloned().unwrap();
-        let holds = record.holder.as_deref() == Some(&format!("{name}@{}", record.epoch));
+        let holds = record.holder.as_ref() == Some(&self.engines[name].status.uuid);
         if !holds && self.engines[name].status.endpoint == "standby" {
             // It is the volume's engine now: it takes the volume, which fences the other.
             self.start_engine(name);
@@ -258,9 +300,13 @@ impl World {
         }
         if !holds {
             // Another engine took the volume: this one is fenced.
-            self.engines.get_mut(name).unwrap().status.current_state = InstanceState::Error;
+            let status = &mut self.engines.get_mut(name).unwrap().status;
+            status.current_state = InstanceState::Error;
+            condition::set(&mut status.conditions, INSTANCE_CREATION, condition::FALSE, FENCED, "fenced", self.now);
             return;
         }
+        let dismissed = &self.engines[name].spec.dismissed_standby;
+        record.standby = record.standby.take().filter(|standby| standby != dismissed);
         let mut modes = self.engines[name].status.replica_mode_map.clone();
         modes.retain(|replica, _| map.contains_key(replica));
         for replica in map.keys() {

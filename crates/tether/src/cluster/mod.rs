@@ -1,6 +1,7 @@
 //! A cluster's directory: what lies where, what it is, who runs it.
 
 mod credentials;
+mod faults;
 mod leftovers;
 mod lock;
 mod marker;
@@ -14,6 +15,7 @@ use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
 pub(crate) use credentials::write_credentials;
+pub(crate) use faults::{NODE_ENV, heal, node_down, node_up, partition};
 pub(crate) use leftovers::{Cleaned, clean};
 pub(crate) use lock::{Held, Lock};
 pub(crate) use marker::{FORMAT, Marker};
@@ -97,6 +99,11 @@ impl Layout {
     /// Of the processes that keep a node's kernel devices.
     pub(crate) fn devices(&self, node: &str) -> PathBuf {
         self.run().join(node).join("devices")
+    }
+
+    /// While this file is there, the node is switched off.
+    pub(crate) fn switched_off(&self, node: &str) -> PathBuf {
+        self.run().join(node).join("off")
     }
 
     /// The value of [`CLUSTER_ENV`]: a copied directory is another cluster.

@@ -10,7 +10,8 @@ use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::runtime::wait::await_condition;
 use kube::{Api, Client};
 use tether_controllers::{Options, leader};
-use tether_plan::{attach_detach, node};
+use tether_plan::attach_detach;
+use tether_plan::node::lifecycle;
 use tokio::time::timeout;
 
 use super::role::{self, Threads};
@@ -42,7 +43,7 @@ pub(crate) struct Args {
     #[arg(long, default_value = "6m", env = "TETHER_FORCE_DETACH_AFTER", requires = "attach_detach")]
     force_detach_after: SignedDuration,
     /// How long nothing may be heard of a node before it counts as not ready
-    #[arg(long, default_value = "50s", env = "TETHER_NODE_MONITOR_GRACE")]
+    #[arg(long, default_value = "50s", value_name = "TIME", env = "TETHER_NODE_MONITOR_GRACE")]
     node_monitor_grace: SignedDuration,
     #[command(flatten)]
     logs: LogArgs,
@@ -60,8 +61,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
                 wait_for_unmount: args.force_detach_after,
                 disable_force_detach: args.disable_force_detach_on_timeout,
             }),
+            node: lifecycle::Settings { monitor_grace: args.node_monitor_grace, ..Default::default() },
             storage_nodes: true,
-            node: node::lifecycle::Settings { monitor_grace: args.node_monitor_grace, ..Default::default() },
             root_ca: client::root_ca(&args.kubeconfig)?,
             on_leading: Arc::new({
                 let client = client.clone();

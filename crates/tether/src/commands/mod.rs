@@ -10,12 +10,14 @@ mod data_plane;
 mod down;
 mod engine;
 mod explain;
+pub(crate) mod fault;
 mod instance_manager;
 mod manager;
 mod manifests;
 mod node;
 mod replica;
 pub(crate) mod role;
+mod scenario;
 mod snapshot;
 mod status;
 mod support_bundle;
@@ -65,6 +67,8 @@ enum Command {
     Snapshot(Box<snapshot::Args>),
     Ticket(ticket::Args),
     Explain(explain::Args),
+    Fault(fault::Args),
+    Scenario(scenario::Args),
     Bench(bench::Args),
     Apiserver(apiserver::Args),
     Controller(controller::Args),
@@ -90,6 +94,8 @@ impl Cli {
             Command::Snapshot(args) => snapshot::run(&args),
             Command::Ticket(args) => ticket::run(&args),
             Command::Explain(args) => explain::run(&args),
+            Command::Fault(args) => fault::run(&args),
+            Command::Scenario(args) => scenario::run(&args),
             Command::Bench(args) => bench::run(&args),
             Command::Apiserver(args) => apiserver::run(args),
             Command::Controller(args) => controller::run(&args),
@@ -114,6 +120,11 @@ pub(crate) struct DataDir {
 }
 
 impl DataDir {
+    /// Whether somebody said which, on the command line or in the environment.
+    pub(crate) fn is_given(&self) -> bool {
+        self.dir.is_some()
+    }
+
     pub(crate) fn resolve(&self) -> Result<PathBuf> {
         let dir = self.dir.clone().or_else(cluster::default_dir);
         let dir =

@@ -13,7 +13,7 @@ use tether_engine::device::place::{DEVICES, Place, RUN};
 use super::instance_manager;
 use super::role::{self, LAST_EXIT_ENV, RESTARTS_ENV, SUPERVISOR_ENV, Threads};
 use crate::client;
-use crate::cluster::CLUSTER_ENV;
+use crate::cluster::{CLUSTER_ENV, NODE_ENV};
 use crate::logging::LogArgs;
 use crate::output::Exit;
 
@@ -55,6 +55,12 @@ pub(crate) struct Args {
     /// Port of that service; 0 takes a free one
     #[arg(long, default_value_t = 0, requires = "serving_certificate")]
     port: u16,
+    /// Show volumes by NBD only: no kernel devices
+    #[arg(long)]
+    no_devices: bool,
+    /// How long the node counts as alive without renewing its lease; it renews it four times as often
+    #[arg(long, default_value = "40s", value_name = "TIME")]
+    lease_duration: jiff::SignedDuration,
     #[arg(long, env = RESTARTS_ENV, hide = true)]
     restarts: Option<u32>,
     #[arg(long, env = LAST_EXIT_ENV, hide = true)]
@@ -72,7 +78,8 @@ pub(crate) fn run(args: Args) -> Result<Exit> {
     if let Some(holder) = &args.namespace {
         namespace::enter(holder)?;
     }
-    let devices = available().is_ok().then(|| Place { run: device_run.clone(), dev: DEVICES.into() });
+    let devices =
+        (!args.no_devices && available().is_ok()).then(|| Place { run: device_run.clone(), dev: DEVICES.into() });
     if args.namespace.is_some() && devices.is_some() {
         // Nodes of one host may have a device of the same name each.
         namespace::make_own(DEVICES.as_ref())?;
@@ -97,10 +104,14 @@ pub(crate) fn run(args: Args) -> Result<Exit> {
         ],
         storage: Some(Layout { socket, default_disk: data_dir.join("disk"), devices }),
         data_dir,
+        lease_duration: args.lease_duration.try_into().context("--lease-duration: must not be below zero")?,
         version: tether_apiserver::git_version(),
         mounts_unavailable: namespace::unavailable(),
         // Containers outlive this process; by its mark a later `tether up` finds them.
-        container_env: std::env::var(CLUSTER_ENV).map(|mark| (CLUSTER_ENV.to_owned(), mark)).into_iter().collect(),
+        container_env: [CLUSTER_ENV, NODE_ENV]
+            .into_iter()
+            .filter_map(|name| Some((name.to_owned(), std::env::var(name).ok()?)))
+            .collect(),
         api: api.map(|identity| (args.port, identity)),
         restarts: supervised.then_some(restarts),
     };

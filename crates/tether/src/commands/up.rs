@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
+use jiff::SignedDuration;
 use tether_agent::namespace;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -24,6 +25,10 @@ const DEFAULT_NODES: u16 = 3;
 const MAX_NODES: i64 = 64;
 /// Kubernetes' own.
 const DEFAULT_PORT: u16 = 6443;
+/// As a kubelet's; a node is given up a little later.
+const NODE_LEASE: SignedDuration = SignedDuration::from_secs(40);
+/// A busy laptop lets a process wait for most of a second.
+const SHORTEST_GRACE: SignedDuration = SignedDuration::from_secs(2);
 
 /// Starts a cluster: API server, controllers and nodes, each a process on the loopback
 ///
@@ -39,6 +44,12 @@ pub(crate) struct Args {
     /// Port of the API server on 127.0.0.1; 0 takes a free one [default: 6443]
     #[arg(long)]
     api_port: Option<u16>,
+    /// Show volumes by NBD only, as without root: no kernel devices, no mounts
+    #[arg(long)]
+    no_devices: bool,
+    /// How long a node may be silent before it counts as down; what it renews lasts at most as long
+    #[arg(long, default_value = "50s", value_name = "TIME")]
+    node_grace: SignedDuration,
     /// Return when the cluster is ready, and leave it running
     #[arg(long)]
     detach: bool,
@@ -66,8 +77,12 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     report(&cluster::clean(&layout, &marker)?);
     check_port(marker.api_port)?;
     cluster::write_credentials(&layout, &marker)?;
-    let mounts_unavailable = hold_namespaces(&layout, &marker)?;
-    let programs = programs(&layout, &marker, args.logs, mounts_unavailable.is_none());
+    check_grace(args.node_grace)?;
+    let mounts_unavailable = match args.no_devices {
+        true => Some("--no-devices".to_owned()),
+        false => hold_namespaces(&layout, &marker)?,
+    };
+    let programs = programs(&layout, &marker, args, mounts_unavailable.is_none());
 
     let supervisor = Supervisor::new(layout.clone(), &marker, programs);
     let ready = || {
@@ -192,11 +207,21 @@ fn hold_namespaces(layout: &Layout, marker: &Marker) -> Result<Option<String>> {
     Ok(None)
 }
 
-fn programs(layout: &Layout, marker: &Marker, logs: LogArgs, namespaces: bool) -> Vec<Program> {
+fn check_grace(grace: SignedDuration) -> Result<()> {
+    if grace < SHORTEST_GRACE {
+        bail!("--node-grace {grace:#}: a node that is only busy would count as down; say at least {SHORTEST_GRACE:#}");
+    }
+    Ok(())
+}
+
+fn programs(layout: &Layout, marker: &Marker, up: &Args, namespaces: bool) -> Vec<Program> {
     let program = |name: &str, node: Option<String>, args: Vec<OsString>| {
-        let args = args.into_iter().chain(logs.to_args().map(OsString::from)).collect();
-        Program { name: name.to_owned(), args, log: layout.log(name), node }
+        let args = args.into_iter().chain(up.logs.to_args().map(OsString::from)).collect();
+        let off = node.as_deref().map(|node| layout.switched_off(node));
+        Program { name: name.to_owned(), args, log: layout.log(name), node, off }
     };
+    let grace = format!("{}ms", up.node_grace.as_millis());
+    let lease = format!("{}ms", up.node_grace.min(NODE_LEASE).as_millis());
     let listen = format!("127.0.0.1:{}", marker.api_port);
     let server: Vec<OsString> =
         vec!["apiserver".into(), "--data-dir".into(), layout.apiserver().into(), "--listen".into(), listen.into()];
@@ -207,6 +232,8 @@ fn programs(layout: &Layout, marker: &Marker, logs: LogArgs, namespaces: bool) -
         "--leader-elect".into(),
         "false".into(),
         "--attach-detach".into(),
+        "--node-monitor-grace".into(),
+        grace.into(),
     ]);
     let mut csi: Vec<OsString> = vec!["csi".into(), "--controller".into(), "--endpoint".into()];
     csi.extend([layout.run().join("csi.sock").into(), "--kubeconfig".into(), layout.controller_kubeconfig().into()]);
@@ -220,6 +247,10 @@ fn programs(layout: &Layout, marker: &Marker, logs: LogArgs, namespaces: bool) -
         args.extend(["--address".into(), node_address(marker, number).to_string().into()]);
         args.extend(["--zone".into(), node_zone(number).into()]);
         args.extend(["--serving-certificate".into(), layout.node_certificate(&name).into()]);
+        args.extend(["--lease-duration".into(), lease.clone().into()]);
+        if up.no_devices {
+            args.push("--no-devices".into());
+        }
         if namespaces {
             args.extend(["--namespace".into(), layout.namespace(&name).into()]);
             args.extend(["--device-run".into(), layout.devices(&name).into()]);
@@ -277,6 +308,10 @@ fn detach(args: &Args) -> Result<Exit> {
     if let Some(port) = args.api_port {
         command.arg("--api-port").arg(port.to_string());
     }
+    if args.no_devices {
+        command.arg("--no-devices");
+    }
+    command.arg("--node-grace").arg(format!("{}ms", args.node_grace.as_millis()));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().context("cannot start the cluster in the background")?;
     let out = child.stdout.take().expect("standard output must be a pipe");

@@ -19,13 +19,15 @@ use tokio_util::sync::CancellationToken;
 
 use super::backoff::Backoff;
 use super::log_file::LogFile;
-use crate::cluster::CLUSTER_ENV;
+use crate::cluster::{CLUSTER_ENV, NODE_ENV};
 use crate::commands::role::{LAST_EXIT_ENV, RESTARTS_ENV, SUPERVISOR_ENV};
 
 /// How long a child has to end by itself after SIGTERM.
 const GRACE: Duration = Duration::from_secs(5);
 /// After a child has ended, its log may still be in the pipe; a grandchild that keeps the pipe open is not waited for.
 const DRAIN: Duration = Duration::from_millis(500);
+/// How often is looked whether a node that is off was switched on; a file tells nobody.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// Read from a child's log at once.
 const LOG_CHUNK_BYTES: usize = 16 << 10;
 
@@ -37,6 +39,8 @@ pub(crate) struct Program {
     pub(crate) log: PathBuf,
     /// The node whose agent this is.
     pub(crate) node: Option<String>,
+    /// While this file exists, the node is switched off: nothing is started, and nothing is said.
+    pub(crate) off: Option<PathBuf>,
 }
 
 /// Something that happened to a child.
@@ -76,15 +80,25 @@ impl Child {
         let mut backoff = Backoff::default();
         let mut past = Past::default();
         while !self.stop.gently.is_cancelled() {
+            if self.is_off() {
+                let _ = timeout(LOOK_AGAIN, self.stop.gently.cancelled()).await;
+                continue;
+            }
             let started = Instant::now();
             let Some(how) = self.live(&past).await else { break };
             let restart_in = backoff.pause(started.elapsed());
             past = Past { restarts: past.restarts + 1, last_exit: Some(how.clone()) };
-            self.tell(Event::Exited { how, restart_in, node: self.program.node.clone() }).await;
+            // A machine that lost its power tells nobody.
+            let node = self.program.node.clone().filter(|_| !self.is_off());
+            self.tell(Event::Exited { how, restart_in, node }).await;
             // Whether the pause ends or is cut short, the loop's head decides what comes next.
             let _ = timeout(restart_in, self.stop.gently.cancelled()).await;
         }
         self.tell(Event::Stopped).await;
+    }
+
+    fn is_off(&self) -> bool {
+        self.program.off.as_ref().is_some_and(|off| off.exists())
     }
 
     /// One life of the process; how it ended, or `None` if it was stopped.
@@ -116,6 +130,9 @@ impl Child {
         let mut command = Command::new("/proc/self/exe");
         command.arg0("tether").args(&self.program.args);
         command.env(CLUSTER_ENV, &self.mark).env(SUPERVISOR_ENV, std::process::id().to_string());
+        if let Some(node) = &self.program.node {
+            command.env(NODE_ENV, node);
+        }
         command.env(RESTARTS_ENV, past.restarts.to_string());
         match &past.last_exit {
             Some(exit) => command.env(LAST_EXIT_ENV, exit),

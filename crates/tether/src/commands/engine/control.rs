@@ -202,7 +202,8 @@ async fn order(action: Action) -> Result<()> {
             target.done("promoted", json!({"promoted": true}))
         }
         Action::Rollback(target) => {
-            target.client().await?.rollback(target.request()).await.map_err(refused)?;
+            let request = proto::RollbackRequest { instance: target.instance.clone(), standby: String::new() };
+            target.client().await?.rollback(request).await.map_err(refused)?;
             target.done("rolled back", json!({"rolledBack": true}))
         }
         Action::AcceptLoss { target, name } => {

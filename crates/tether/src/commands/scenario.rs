@@ -1,0 +1,160 @@
+//! `tether scenario`: live migration under every failure, on a real cluster.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::json;
+
+use super::DataDir;
+use super::role::{self, Threads};
+use crate::cluster::Marker;
+use crate::output::{self, Exit, Format};
+use crate::scenario::catalog::{ALL, Scenario};
+use crate::scenario::{self, Where, report};
+
+/// Performs migrations with failures on a real cluster, and checks what becomes of the volume
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  tether scenario list\n  tether scenario run all --report report.json\n  \
+                  tether scenario run 1.1 6.1 --keep\n  tether scenario random --seeds 50")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// Lists the scenarios and the ends that are accepted for each
+    #[command(after_help = "Example:\n  tether scenario list -o json")]
+    List {
+        /// How to print
+        #[arg(short, long, value_enum, default_value_t)]
+        output: Format,
+    },
+    /// Performs scenarios
+    #[command(
+        after_help = "A guest writes and reads through the volume's NBD endpoint all the time, where the volume is, and checks every \
+                      byte.\nA line is printed for each step, a table at the end. Exit code 1 if a scenario failed.\n\n\
+                      Example:\n  tether scenario run all\n  tether scenario run 1.1 2.3 --keep --report report.json\n  \
+                      tether scenario run 4 --kubeconfig ./kubeconfig"
+    )]
+    Run {
+        /// Which ones; `all` for every one
+        #[arg(required = true, value_name = "SCENARIO")]
+        scenarios: Vec<String>,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Performs random schedules: faults, confirmations and rollbacks at random moments
+    #[command(
+        after_help = "Each schedule follows from its seed alone; a seed that fails is printed with the command that performs it again.\n\n\
+                      Example:\n  tether scenario random --seeds 50\n  tether scenario random --first-seed 17 --seeds 1 --keep"
+    )]
+    Random {
+        /// How many schedules
+        #[arg(long, default_value_t = 10)]
+        seeds: u64,
+        /// The seed of the first one
+        #[arg(long, default_value_t = 0)]
+        first_seed: u64,
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+/// On which cluster, and what is kept of it.
+#[derive(Debug, clap::Args)]
+struct Place {
+    /// Leave the cluster running
+    #[arg(long)]
+    keep: bool,
+    /// Write everything that was seen to this file, as JSON
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Use this cluster instead of one that is started for it; its NBD endpoints must be reachable from here
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// How long a node may be silent before it counts as down, in a cluster that is started for it
+    #[arg(long, default_value = "4s", value_name = "TIME")]
+    node_grace: String,
+    #[command(flatten)]
+    data: DataDir,
+}
+
+impl Place {
+    async fn open(&self) -> Result<Where> {
+        let embedded = match self.data.is_given() {
+            true => Some(Marker::open(&self.data.resolve()?)?),
+            false => None,
+        };
+        let file = self.kubeconfig.clone().or_else(|| embedded.as_ref().map(|(layout, _)| layout.kubeconfig()));
+        match file {
+            Some(file) => Ok(Where::Running(crate::client::from_file(&file, "tether-scenario").await?, embedded)),
+            None => Ok(Where::Own { node_grace: self.node_grace.clone(), keep: self.keep }),
+        }
+    }
+
+    /// Prints the table and keeps the report.
+    fn conclude(&self, verdicts: &[report::Verdict], again: impl Fn(&str) -> String) -> Result<Exit> {
+        output::say(&report::table(verdicts));
+        if let Some(file) = &self.report {
+            let text = serde_json::to_string_pretty(verdicts)?;
+            std::fs::write(file, text).with_context(|| format!("--report {}", file.display()))?;
+        }
+        let failed: Vec<_> = verdicts.iter().filter(|verdict| verdict.word() == "FAILED").collect();
+        for verdict in &failed {
+            output::complain(&format!("again: {}", again(&verdict.id)));
+        }
+        Ok(if failed.is_empty() { Exit::Success } else { Exit::Failure })
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<Exit> {
+    let say = |words: &str| output::say(&format!("{words}\n"));
+    match &args.action {
+        Action::List { output } => list(*output),
+        Action::Run { scenarios, place } => {
+            let chosen = choose(scenarios)?;
+            let verdicts = role::runtime(Threads::Many)?
+                .block_on(async { scenario::run(place.open().await?, &chosen, &say).await })?;
+            place.conclude(&verdicts, |id| format!("tether scenario run {id} --keep"))
+        }
+        Action::Random { seeds, first_seed, place } => {
+            let seeds = *first_seed..first_seed + seeds;
+            let verdicts = role::runtime(Threads::Many)?
+                .block_on(async { scenario::random(place.open().await?, seeds, &say).await })?;
+            place.conclude(&verdicts, |id| format!("tether scenario random --first-seed {id} --seeds 1 --keep"))
+        }
+    }
+}
+
+fn choose(ids: &[String]) -> Result<Vec<&'static Scenario>> {
+    if ids.iter().any(|id| id == "all") {
+        return Ok(ALL.iter().collect());
+    }
+    let find = |id: &String| ALL.iter().find(|scenario| scenario.id == id);
+    let mut chosen = Vec::new();
+    for id in ids {
+        let Some(scenario) = find(id) else {
+            let known: Vec<_> = ALL.iter().map(|scenario| scenario.id).collect();
+            bail!("there is no scenario {id:?}; there are: {}", known.join(", "));
+        };
+        chosen.push(scenario);
+    }
+    Ok(chosen)
+}
+
+fn list(format: Format) -> Result<Exit> {
+    let ends = |scenario: &Scenario| scenario.outcomes.iter().map(|outcome| outcome.name).collect::<Vec<_>>();
+    let all: Vec<_> = ALL
+        .iter()
+        .map(|scenario| json!({"id": scenario.id, "title": scenario.title, "ends": ends(scenario)}))
+        .collect();
+    output::print(format, &all, |_| {
+        let mut rows = vec![["SCENARIO", "ACCEPTED ENDS", "WHAT"].map(str::to_owned).to_vec()];
+        for scenario in ALL {
+            rows.push(vec![scenario.id.to_owned(), ends(scenario).join(" | "), scenario.title.to_owned()]);
+        }
+        output::columns(&rows)
+    })?;
+    Ok(Exit::Success)
+}

@@ -99,9 +99,9 @@ pub async fn run(
     };
     let pods = async {
         let _ended = cancel.clone().drop_guard();
-        pods::run(client.clone(), &options, listener, &cancel).await
+        Box::pin(pods::run(client.clone(), &options, listener, &cancel)).await
     };
-    let (_, _, pods, _, driver) = tokio::join!(
+    let ((), (), pods, (), driver) = tokio::join!(
         heartbeat::keep_lease(&client, &options, registered, &cancel),
         heartbeat::keep_status(&client, &node, &options.data_dir, ready, &cancel),
         pods,

@@ -53,7 +53,7 @@ impl Wanted {
                     wanted.since = Some(now.saturating_sub(seconds).map_err(|error| error.to_string())?);
                 }
                 "sinceTime" => {
-                    wanted.since = Some(value.parse().map_err(|_| format!("sinceTime: {value:?} is no time"))?)
+                    wanted.since = Some(value.parse().map_err(|_| format!("sinceTime: {value:?} is no time"))?);
                 }
                 "stream" if matches!(&*value, "Stdout" | "Stderr") => wanted.stream = Some(value.to_ascii_lowercase()),
                 _ => {}
@@ -251,7 +251,8 @@ mod tests {
         let wanted = Wanted::parse(query, "2026-01-01T00:01:00Z".parse().unwrap()).unwrap();
         let mut reader = Reader::new(run, wanted);
         let mut all = Vec::new();
-        while let Some(chunk) = futures::executor::block_on(reader.next()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        while let Some(chunk) = runtime.block_on(reader.next()) {
             all.extend(chunk);
         }
         String::from_utf8(all).unwrap()

@@ -66,7 +66,7 @@ pub enum ServeError {
 
 /// A listener of the node's API that does not answer yet.
 pub(crate) struct Listener {
-    listener: TcpListener,
+    tcp: TcpListener,
     tls: TlsAcceptor,
     pub port: u16,
 }
@@ -75,9 +75,9 @@ pub(crate) struct Listener {
 pub(crate) async fn listen(address: SocketAddr, identity: &Identity) -> Result<Listener, ServeError> {
     let tls = TlsAcceptor::from(Arc::new(tls(identity)?));
     let failed = |source| ServeError::Listen { address, source };
-    let listener = TcpListener::bind(address).await.map_err(failed)?;
-    let port = listener.local_addr().map_err(failed)?.port();
-    Ok(Listener { listener, tls, port })
+    let tcp = TcpListener::bind(address).await.map_err(failed)?;
+    let port = tcp.local_addr().map_err(failed)?.port();
+    Ok(Listener { tcp, tls, port })
 }
 
 fn tls(identity: &Identity) -> Result<rustls::ServerConfig, ServeError> {
@@ -117,7 +117,7 @@ pub(crate) async fn serve(listener: Listener, node: Arc<Node>, cancel: &Cancella
     let accepting = async {
         loop {
             let Ok(slot) = slots.clone().acquire_owned().await else { return };
-            match listener.listener.accept().await {
+            match listener.tcp.accept().await {
                 Ok((stream, peer)) => {
                     let (tls, node) = (listener.tls.clone(), node.clone());
                     tokio::spawn(async move {

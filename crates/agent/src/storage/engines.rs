@@ -13,7 +13,7 @@ use tether_controllers::cache::Cache;
 use tether_controllers::queue::Queue;
 use tether_controllers::worker::{Reconcile, log};
 use tether_controllers::write::WriteError;
-use tether_crd::engine::{InstanceState, SnapshotInfo};
+use tether_crd::engine::InstanceState;
 use tether_crd::volume::Frontend;
 use tether_crd::{Engine, FINALIZER, NAMESPACE, Replica, Snapshot, VolumeAttachment, names};
 use tether_engine::control::proto;

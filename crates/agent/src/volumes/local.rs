@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
@@ -192,15 +192,14 @@ fn check_host_path(path: &str, kind: &str) -> Result<(), LocalError> {
         "FileOrCreate" if !at.exists() => return fs::write(at, []).map_err(host(at)),
         _ => {}
     }
-    use std::os::unix::fs::FileTypeExt as _;
     let is = |check: fn(&fs::FileType) -> bool| fs::metadata(at).is_ok_and(|found| check(&found.file_type()));
     let (holds, word) = match kind {
         "" => (at.exists(), "path of this host"),
         "Directory" | "DirectoryOrCreate" => (is(fs::FileType::is_dir), "directory"),
         "File" | "FileOrCreate" => (is(fs::FileType::is_file), "file"),
-        "Socket" => (is(|kind| kind.is_socket()), "socket"),
-        "CharDevice" => (is(|kind| kind.is_char_device()), "character device"),
-        "BlockDevice" => (is(|kind| kind.is_block_device()), "block device"),
+        "Socket" => (is(FileTypeExt::is_socket), "socket"),
+        "CharDevice" => (is(FileTypeExt::is_char_device), "character device"),
+        "BlockDevice" => (is(FileTypeExt::is_block_device), "block device"),
         other => return Err(LocalError::HostPath { path: path.to_owned(), kind: other.to_owned() }),
     };
     if holds { Ok(()) } else { Err(LocalError::HostPath { path: path.to_owned(), kind: word.to_owned() }) }

@@ -216,7 +216,7 @@ impl Volumes {
         let removed = if block {
             let published = places.target(pod);
             records::gone(fs::remove_file(places.of_pod(pod)))
-                .and_then(|()| published.parent().map_or(Ok(()), |dir| drop_empty(dir)))
+                .and_then(|()| published.parent().map_or(Ok(()), drop_empty))
         } else {
             records::remove_dir(&places.target(pod)).and_then(|()| records::remove(&places.of_pod(pod)))
         };

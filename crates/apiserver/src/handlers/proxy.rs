@@ -68,11 +68,12 @@ fn container(cx: &Context<'_>, pod: &Value) -> Result<String, ApiError> {
         Some(wanted) => Err(ApiError::bad_request(format!("container {wanted} is not valid for pod {name}"))),
         None if main.len() == 1 => Ok(main[0].clone()),
         None => {
-            let mut words =
-                format!("a container name must be specified for pod {name}, choose one of: [{}]", main.join(" "));
-            if !init.is_empty() {
-                words.push_str(&format!(" or one of the init containers: [{}]", init.join(" ")));
-            }
+            let more = match init.is_empty() {
+                true => String::new(),
+                false => format!(" or one of the init containers: [{}]", init.join(" ")),
+            };
+            let choice = main.join(" ");
+            let words = format!("a container name must be specified for pod {name}, choose one of: [{choice}]{more}");
             Err(ApiError::bad_request(words))
         }
     }

@@ -15,7 +15,7 @@ use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
-use crate::lab::{Lab, of, phase};
+use crate::lab::{Lab, of, phase, until};
 
 /// Checks what is there, leaves more, writes until told to end. 7: not what the pod before left; 8: damaged; 9: an error of
 /// reading or writing.
@@ -93,7 +93,7 @@ pub(crate) fn kills(lab: &Lab, seed: u64, claims: usize, time: Duration) {
         let pods = snapshot(lab);
         for slot in &mut slots {
             let starts = began.elapsed() < time;
-            longest = longest.max(step(lab, slot, &pods, &mut random, starts));
+            longest = longest.max(step(lab, slot, pods.as_ref(), &mut random, starts));
         }
         std::thread::sleep(Duration::from_millis(100));
     }
@@ -112,7 +112,7 @@ fn snapshot(lab: &Lab) -> Option<BTreeMap<String, Pod>> {
 fn step(
     lab: &Lab,
     slot: &mut Slot,
-    pods: &Option<BTreeMap<String, Pod>>,
+    pods: Option<&BTreeMap<String, Pod>>,
     random: &mut Random,
     starts: bool,
 ) -> Duration {
@@ -230,10 +230,10 @@ fn processes(dir: &Path, role: &str) -> Vec<u32> {
 
 /// Uses every claim once more, deletes everything, and looks for what is left.
 fn finish(lab: &Lab, slots: &[Slot]) {
-    lab.until("the API server answers", || snapshot(lab));
+    until("the API server answers", || snapshot(lab));
     for (number, slot) in slots.iter().enumerate() {
         let pod = format!("{}-last", slot.claim);
-        lab.until("the last pod is made", || start(lab, &pod, number % lab.nodes.len(), slot).then_some(()));
+        until("the last pod is made", || start(lab, &pod, number % lab.nodes.len(), slot).then_some(()));
     }
     for slot in slots {
         lab.running(&format!("{}-last", slot.claim));
@@ -249,15 +249,15 @@ fn finish(lab: &Lab, slots: &[Slot]) {
         lab.run(lab.api::<PersistentVolumeClaim>().delete(&slot.claim, &DeleteParams::default())).unwrap();
     }
     let volumes: Api<tether_crd::Volume> = Api::namespaced(lab.client.clone(), tether_crd::NAMESPACE);
-    lab.until("every volume is deleted", || {
+    until("every volume is deleted", || {
         lab.run(volumes.list(&ListParams::default())).ok()?.items.is_empty().then_some(())
     });
     let Some(cluster) = &lab.cluster else { return };
-    lab.until("no loop device is left", || {
+    until("no loop device is left", || {
         let output = Command::new("losetup").args(["-l", "-n", "-O", "BACK-FILE"]).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         (!text.contains(&cluster.dir().display().to_string())).then_some(())
     });
     // The instance managers run as containers, and nothing else does.
-    lab.until("no container is left", || (processes(cluster.dir(), "container-shim").len() <= 3).then_some(()));
+    until("no container is left", || (processes(cluster.dir(), "container-shim").len() <= 3).then_some(()));
 }

@@ -21,6 +21,8 @@ use tether_testkit::Cluster;
 pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 /// Names the cluster to use.
 const KUBECONFIG: &str = "TETHER_E2E_KUBECONFIG";
+/// Another binary than the one of this build, for campaigns that last longer than the next build.
+const BINARY: &str = "TETHER_E2E_BINARY";
 /// A program that is called with `stop NODE` and `start NODE`, for clusters that are not the suite's own.
 const NODE_CONTROL: &str = "TETHER_E2E_NODE_CONTROL";
 pub(crate) const CLASS: &str = "tether-e2e";
@@ -37,14 +39,15 @@ impl Lab {
     /// `env`: settings of a cluster of the suite's own.
     pub(crate) fn start(env: &[&str]) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let (cluster, client) = match std::env::var_os(KUBECONFIG) {
-            Some(path) => (None, runtime.block_on(connect(path.into()))),
-            None => {
-                let wrapper: Vec<&str> = std::iter::once("env").chain(env.iter().copied()).collect();
-                let cluster = Cluster::builder(env!("CARGO_BIN_EXE_tether")).nodes(3).wrapper(&wrapper).start();
-                let client = runtime.block_on(cluster.client());
-                (Some(cluster), client)
-            }
+        let external = std::env::var_os(KUBECONFIG);
+        let (cluster, client) = if let Some(path) = external {
+            (None, runtime.block_on(connect(path.into())))
+        } else {
+            let wrapper: Vec<&str> = std::iter::once("env").chain(env.iter().copied()).collect();
+            let binary = std::env::var_os(BINARY).unwrap_or_else(|| env!("CARGO_BIN_EXE_tether").into());
+            let cluster = Cluster::builder(binary).nodes(3).wrapper(&wrapper).start();
+            let client = runtime.block_on(cluster.client());
+            (Some(cluster), client)
         };
         let mut lab = Self { client, nodes: Vec::new(), runtime, cluster };
         lab.nodes = lab.list::<Node>().iter().map(ResourceExt::name_any).take(3).collect();
@@ -65,7 +68,7 @@ impl Lab {
         use tether_crd::instance_manager::InstanceManagerState;
         let api: Api<tether_crd::InstanceManager> = Api::namespaced(self.client.clone(), tether_crd::NAMESPACE);
         let disks: Api<tether_crd::Node> = Api::namespaced(self.client.clone(), tether_crd::NAMESPACE);
-        self.until("instance managers run", || {
+        until("instance managers run", || {
             let all = self.run(api.list(&ListParams::default())).ok()?;
             let running = all.iter().filter(|im| im.status.current_state == InstanceManagerState::Running);
             let nodes = self.run(disks.list(&ListParams::default())).ok()?;
@@ -92,18 +95,6 @@ impl Lab {
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     {
         Api::namespaced(self.client.clone(), "default")
-    }
-
-    /// Looks until there is something; panics with `what` after [`LIMIT`].
-    pub(crate) fn until<T>(&self, what: &str, look: impl Fn() -> Option<T>) -> T {
-        let deadline = Instant::now() + LIMIT;
-        loop {
-            if let Some(found) = look() {
-                return found;
-            }
-            assert!(Instant::now() < deadline, "not within {LIMIT:?}: {what}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
     }
 
     pub(crate) fn wait<K>(&self, name: &str, what: impl Condition<K>) -> Option<K>
@@ -190,7 +181,7 @@ impl Lab {
 
     pub(crate) fn event(&self, about: &str, reason: &str, part: &str) -> String {
         let found = || self.events(about).into_iter().find(|(r, message)| r == reason && message.contains(part));
-        self.until(&format!("event {reason} about {about}: …{part}…"), found).1
+        until(&format!("event {reason} about {about}: …{part}…"), found).1
     }
 
     /// Attachments of this driver.
@@ -218,16 +209,16 @@ impl Lab {
 
     /// Checks that nothing is left: no attachment, ticket, volume in use, and on a cluster of our own no mount.
     pub(crate) fn nothing_is_left(&self) {
-        self.until("no VolumeAttachment is left", || self.attachments().is_empty().then_some(()));
+        until("no VolumeAttachment is left", || self.attachments().is_empty().then_some(()));
         let tickets: Api<tether_crd::VolumeAttachment> = Api::namespaced(self.client.clone(), tether_crd::NAMESPACE);
-        self.until("no ticket of CSI is left", || {
+        until("no ticket of CSI is left", || {
             let all = self.run(tickets.list(&ListParams::default())).ok()?;
             let held = all.iter().flat_map(|held| held.spec.attachment_tickets.values());
             let csi = held.filter(|ticket| ticket.kind == tether_crd::attachment::TicketType::Csi);
             (csi.count() == 0).then_some(())
         });
         for node in 0..self.nodes.len() {
-            self.until("no volume is in use", || self.in_use(node).is_empty().then_some(()));
+            until("no volume is in use", || self.in_use(node).is_empty().then_some(()));
         }
         for (node, mounts) in self.mounts() {
             assert!(mounts.is_empty(), "{node} still has {mounts:#?}");
@@ -247,6 +238,18 @@ impl Lab {
             (node.clone(), ours.map(str::to_owned).collect())
         };
         self.nodes.iter().map(of).collect()
+    }
+}
+
+/// Looks until there is something; panics with `what` after [`LIMIT`].
+pub(crate) fn until<T>(what: &str, look: impl Fn() -> Option<T>) -> T {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "not within {LIMIT:?}: {what}");
+        std::thread::sleep(Duration::from_millis(50));
     }
 }
 

@@ -24,7 +24,10 @@ fn has_devices(test: &str) -> bool {
     found
 }
 
-fn run(lab: &Lab, cases: &[(&str, fn(&Lab))]) {
+/// What is told while it runs, and what runs.
+type Case = (&'static str, fn(&Lab));
+
+fn run(lab: &Lab, cases: &[Case]) {
     for (name, case) in cases {
         let started = Instant::now();
         eprintln!("case {name}");

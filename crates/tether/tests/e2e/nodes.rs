@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use serde_json::json;
 use tether_testkit::cluster::signal;
 
-use crate::lab::{Lab, phase};
+use crate::lab::{Lab, phase, until};
 
 /// Writes once a moment, and fails if that fails.
 const WRITES: &str =
@@ -23,7 +23,7 @@ pub(crate) fn agents_restart(lab: &Lab) {
     let mounted = lab.mounts();
     let agent = cluster.pid(&lab.nodes[0]).unwrap();
     signal(agent, Signal::KILL);
-    lab.until("the agent is back", || cluster.pid(&lab.nodes[0]).filter(|pid| *pid != agent));
+    until("the agent is back", || cluster.pid(&lab.nodes[0]).filter(|pid| *pid != agent));
     // Another pod needs the new agent; the first has not noticed anything.
     lab.pod("kept-2", 0, "kept", "test -s /data/beats", json!({}));
     lab.succeeds("kept-2");
@@ -51,13 +51,13 @@ fn lose(lab: &Lab, node: usize) -> bool {
         eprintln!("SKIPPED: there is no way to stop a node of this cluster");
         return false;
     }
-    lab.until("the node is found not ready", || (is_ready(lab, node) == Some(false)).then_some(()));
+    until("the node is found not ready", || (is_ready(lab, node) == Some(false)).then_some(()));
     true
 }
 
 fn regain(lab: &Lab, node: usize) {
     assert!(lab.node("start", node));
-    lab.until("the node is ready again", || (is_ready(lab, node) == Some(true)).then_some(()));
+    until("the node is ready again", || (is_ready(lab, node) == Some(true)).then_some(()));
 }
 
 fn force_delete(lab: &Lab, pod: &str) {
@@ -81,7 +81,7 @@ pub(crate) fn a_silent_node(lab: &Lab) {
     assert!(began.elapsed() >= Duration::from_secs(2), "the node still said that it uses the volume");
     regain(lab, 0);
     // The pod that is gone leaves nothing on the node that is back, and the new one keeps its volume.
-    lab.until("the node lets go", || lab.in_use(0).is_empty().then_some(()));
+    until("the node lets go", || lab.in_use(0).is_empty().then_some(()));
     let second = lab.run(lab.api::<Pod>().get("silent-2")).unwrap();
     assert_eq!(phase(Some(&second)), Some("Running"));
     lab.delete("silent-2");
@@ -129,6 +129,6 @@ pub(crate) fn a_deleted_node(lab: &Lab) {
     // A new agent registers the node again, and cleans up.
     assert!(lab.node("start", 2));
     signal(cluster.pid(&lab.nodes[2]).unwrap(), Signal::KILL);
-    lab.until("the node is back", || is_ready(lab, 2).filter(|ready| *ready));
+    until("the node is back", || is_ready(lab, 2).filter(|ready| *ready));
     lab.delete_claim("gone");
 }

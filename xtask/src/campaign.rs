@@ -108,6 +108,14 @@ const CAMPAIGNS: &[Campaign] = &[
         seeds: 60,
     },
     Campaign {
+        name: "attach-kill",
+        about: "kill -9 of controller, API server, an instance manager or an agent during attachments; a seed is a kill",
+        package: "tether",
+        target: Some("kills"),
+        filter: "kills_during_attachments_in_a_long_campaign",
+        seeds: 100,
+    },
+    Campaign {
         name: "device-kill",
         about: "kill -9 of an instance manager under a mounted file system; a seed is a kill",
         package: "tether",

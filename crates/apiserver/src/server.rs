@@ -62,9 +62,6 @@ struct Inner {
     kubelets: OnceLock<KubeletClient>,
 }
 
-/// How many objects are read at once when those with a prefix are looked for; most volumes have fewer engines and replicas.
-const PAGE: usize = 8;
-
 /// Reads stored objects for those parts that decide by them.
 pub struct StoreObjects(Arc<Store>);
 
@@ -87,28 +84,8 @@ impl Objects for StoreObjects {
     }
 
     fn named(&self, resource: &str, namespace: &str, prefix: &str) -> Vec<Arc<Value>> {
-        let mut found: Vec<Arc<Value>> = Vec::new();
-        let mut last = prefix.to_owned();
-        loop {
-            let query = ListQuery {
-                resource,
-                namespace: Some(namespace),
-                after: Some((namespace, &last)),
-                limit: PAGE,
-                at: None,
-            };
-            let page = self.0.list(query).expect("the latest state must always be listable");
-            for entry in &page.entries {
-                if !entry.key.name.starts_with(prefix) {
-                    return found;
-                }
-                found.extend(serde_json::from_slice(&entry.value).ok().map(Arc::new));
-            }
-            match page.entries.last() {
-                Some(entry) if page.entries.len() == PAGE => last.clone_from(&entry.key.name),
-                _ => return found,
-            }
-        }
+        let entries = self.0.named(resource, namespace, prefix);
+        entries.iter().filter_map(|entry| serde_json::from_slice(&entry.value).ok()).map(Arc::new).collect()
     }
 
     fn changes(&self, resource: &str) -> u64 {

@@ -6,6 +6,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{
     ConfigMap, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ServiceAccount,
 };
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, StorageClass, VolumeAttachment};
 use kube::Client;
 use kube::api::Api;
@@ -34,6 +35,7 @@ pub(crate) struct Context {
     pub(crate) node_leases: Arc<Cache<Lease>>,
     pub(crate) pods: Arc<Cache<Pod>>,
     pub(crate) namespaces: Arc<Cache<Namespace>>,
+    pub(crate) budgets: Arc<Cache<PodDisruptionBudget>>,
     /// Only those named `default`.
     pub(crate) default_accounts: Arc<Cache<ServiceAccount>>,
     /// Only those named `kube-root-ca.crt`.
@@ -65,6 +67,7 @@ impl Context {
             node_leases: Cache::new(),
             pods: Cache::indexed(Some(pod_words)),
             namespaces: Cache::new(),
+            budgets: Cache::whole(None),
             default_accounts: Cache::new(),
             root_cas: Cache::new(),
             volumes: Cache::indexed(Some(volume_words)),
@@ -77,6 +80,7 @@ impl Context {
         context.kinds.bridge(&context.nodes, false);
         context.kinds.bridge(&context.pods, true);
         context.kinds.bridge(&context.namespaces, false);
+        context.kinds.bridge(&context.budgets, true);
         context.kinds.bridge(&context.volumes, false);
         context.kinds.bridge(&context.claims, true);
         context.kinds.bridge(&context.classes, false);
@@ -101,6 +105,7 @@ impl Context {
         tasks.spawn(self.node_leases.clone().run(Api::namespaced(client(), NODE_LEASES), all()));
         tasks.spawn(self.pods.clone().run(Api::all(client()), all()));
         tasks.spawn(self.namespaces.clone().run(Api::all(client()), all()));
+        tasks.spawn(self.budgets.clone().run(Api::all(client()), all()));
         let accounts = named(service_account::DEFAULT_ACCOUNT);
         tasks.spawn(self.default_accounts.clone().run(Api::all(client()), accounts));
         tasks.spawn(self.root_cas.clone().run(Api::all(client()), named(service_account::ROOT_CA_NAME)));
@@ -122,6 +127,7 @@ impl Context {
         self.node_leases.ready().await;
         self.pods.ready().await;
         self.namespaces.ready().await;
+        self.budgets.ready().await;
         self.default_accounts.ready().await;
         self.root_cas.ready().await;
         self.volumes.ready().await;

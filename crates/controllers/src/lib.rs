@@ -13,10 +13,12 @@ pub mod clock;
 mod clone;
 mod context;
 mod crd_cleanup;
+mod disruption;
 mod garbage;
 mod kinds;
 pub mod leader;
 mod longhorn;
+mod metrics;
 mod namespace;
 mod node;
 mod options;
@@ -39,6 +41,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::context::Context;
 use self::leader::Election;
+pub use self::metrics::{Metrics, Phases, Took};
 pub use self::options::Options;
 use self::worker::{work, work_many};
 pub use self::write::WriteError;
@@ -78,6 +81,7 @@ async fn lead(client: Client, options: &Options) -> Result<(), Ended> {
     let (definitions, definition_queue) = crd_cleanup::CrdCleanup::new(&context);
     let (accounts, account_queue) = service_account::ServiceAccounts::new(&context, options.root_ca.clone());
     let (binding, binding_queue) = binding::Binding::new(&context);
+    let (budgets, budget_queue) = disruption::Budgets::new(&context);
     let (scheduler, schedule_queue) = schedule::Scheduler::new(&context);
     let (tickets, ticket_queue) = tickets::Tickets::new(&context);
     let (volumes, volume_queue) = volume::Volumes::new(&context);
@@ -85,6 +89,18 @@ async fn lead(client: Client, options: &Options) -> Result<(), Ended> {
     let (clones, clone_queue) = clone::Clones::new(&context);
     let storage_nodes = options.storage_nodes.then(|| storage_node::StorageNodes::new(&context));
     let attach_detach = options.attach_detach.map(|settings| attach_detach::AttachDetach::new(&context, settings));
+
+    options.metrics.observe(&context);
+    options.metrics.queue("longhorn-volume-attachment-controller", &ticket_queue);
+    options.metrics.queue("longhorn-volume", &volume_queue);
+    options.metrics.queue("scheduler", &schedule_queue);
+    options.metrics.queue("garbage-collector", &garbage_queue);
+    if let Some((_, queue)) = &storage_nodes {
+        options.metrics.queue("longhorn-node", queue);
+    }
+    if let Some((_, queue)) = &attach_detach {
+        options.metrics.queue("attach-detach", queue);
+    }
 
     let mut tasks = JoinSet::new();
     context.watch(&mut tasks);
@@ -98,6 +114,7 @@ async fn lead(client: Client, options: &Options) -> Result<(), Ended> {
     tasks.spawn(work(definitions, definition_queue));
     tasks.spawn(work(accounts, account_queue));
     tasks.spawn(work(binding, binding_queue));
+    tasks.spawn(work(budgets, budget_queue));
     tasks.spawn(work(scheduler, schedule_queue));
     tasks.spawn(work_many(tickets, ticket_queue, tickets::AT_ONCE));
     tasks.spawn(work_many(volumes, volume_queue, volume::AT_ONCE));

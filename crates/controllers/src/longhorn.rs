@@ -17,13 +17,14 @@ pub(crate) struct Longhorn {
     pub(crate) volumes: Arc<Cache<Volume>>,
     /// By what their tickets name: [`tickets_of_owner`], [`tickets_on_node`].
     pub(crate) attachments: Arc<Cache<VolumeAttachment>>,
-    /// By volume.
+    /// By volume and by node: [`on_node`].
     pub(crate) engines: Arc<Cache<Engine>>,
-    /// By volume.
+    /// By volume and by node: [`on_node`].
     pub(crate) replicas: Arc<Cache<Replica>>,
     /// By volume.
     pub(crate) snapshots: Arc<Cache<Snapshot>>,
     pub(crate) nodes: Arc<Cache<Node>>,
+    /// By node: [`on_node`].
     pub(crate) instance_managers: Arc<Cache<InstanceManager>>,
     pub(crate) settings: Arc<Cache<Setting>>,
 }
@@ -33,11 +34,13 @@ impl Longhorn {
         let longhorn = Self {
             volumes: Cache::whole(None),
             attachments: Cache::whole(Some(ticket_words)),
-            engines: Cache::whole(Some(|engine| vec![engine.spec.volume_name.clone()])),
-            replicas: Cache::whole(Some(|replica| vec![replica.spec.volume_name.clone()])),
+            engines: Cache::whole(Some(|engine| vec![engine.spec.volume_name.clone(), on_node(&engine.spec.node_id)])),
+            replicas: Cache::whole(Some(|replica| {
+                vec![replica.spec.volume_name.clone(), on_node(&replica.spec.node_id)]
+            })),
             snapshots: Cache::whole(Some(|snapshot| vec![snapshot.spec.volume.clone()])),
             nodes: Cache::whole(None),
-            instance_managers: Cache::whole(None),
+            instance_managers: Cache::whole(Some(|manager| vec![on_node(&manager.spec.node_id)])),
             settings: Cache::whole(None),
         };
         kinds.bridge(&longhorn.volumes, true);
@@ -86,6 +89,11 @@ fn ticket_words(attachment: &VolumeAttachment) -> Vec<String> {
     let tickets = || attachment.spec.attachment_tickets.values();
     let owners = tickets().filter_map(|ticket| ticket.owner.as_ref()).map(|owner| tickets_of_owner(&owner.uid));
     owners.chain(tickets().map(|ticket| tickets_on_node(&ticket.node_id))).collect()
+}
+
+/// The word for engines, replicas and instance managers of a node. No volume has such a name.
+pub(crate) fn on_node(node: &str) -> String {
+    format!("node {node}")
 }
 
 /// The word for the attachments with a ticket of an owner.

@@ -6,6 +6,7 @@ use tether_plan::{attach_detach, node, pod_gc};
 
 use crate::clock::{Clock, SystemClock};
 use crate::leader;
+use crate::metrics::Metrics;
 
 /// The settings of all controllers.
 #[derive(Clone)]
@@ -27,6 +28,8 @@ pub struct Options {
     /// The API server's certificate authority in PEM, which every namespace gets a copy of.
     pub root_ca: Option<String>,
     pub clock: Arc<dyn Clock>,
+    /// What is counted; whoever serves it keeps the other end.
+    pub metrics: Arc<Metrics>,
     /// Called whenever this process has begun to lead: every kind was listed and every controller runs.
     pub on_leading: Arc<dyn Fn() + Send + Sync>,
 }
@@ -44,6 +47,7 @@ impl Default for Options {
             storage_nodes: false,
             root_ca: None,
             clock: Arc::new(SystemClock::default()),
+            metrics: Arc::default(),
             on_leading: Arc::new(|| ()),
         }
     }

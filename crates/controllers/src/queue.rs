@@ -32,11 +32,45 @@ struct State<K> {
     /// Keys that are due at the same time keep the order in which they came.
     next: u64,
     failures: BTreeMap<K, u32>,
+    added: u64,
+    retried: u64,
+}
+
+/// How much is to be done, for those who watch.
+pub trait Load: Send + Sync + 'static {
+    /// Keys that are due.
+    fn depth(&self) -> usize;
+    /// Keys that were added so far.
+    fn added(&self) -> u64;
+    /// Keys that came back so far because the work on them failed.
+    fn retried(&self) -> u64;
+}
+
+impl<K: Ord + Clone + Debug + Send + Sync + 'static> Load for Queue<K> {
+    fn depth(&self) -> usize {
+        let now = self.clock.now();
+        self.state.lock().order.iter().take_while(|(at, ..)| *at <= now).count()
+    }
+
+    fn added(&self) -> u64 {
+        self.state.lock().added
+    }
+
+    fn retried(&self) -> u64 {
+        self.state.lock().retried
+    }
 }
 
 impl<K: Ord + Clone + Debug> Queue<K> {
     pub fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
-        let state = State { due: BTreeMap::new(), order: BTreeSet::new(), next: 0, failures: BTreeMap::new() };
+        let state = State {
+            due: BTreeMap::new(),
+            order: BTreeSet::new(),
+            next: 0,
+            failures: BTreeMap::new(),
+            added: 0,
+            retried: 0,
+        };
         Arc::new(Self { state: Mutex::new(state), added: Notify::new(), clock })
     }
 
@@ -56,6 +90,7 @@ impl<K: Ord + Clone + Debug> Queue<K> {
         }
         let sequence = state.next;
         state.next += 1;
+        state.added += 1;
         state.due.insert(key.clone(), (at, sequence));
         state.order.insert((at, sequence, key));
         drop(state);
@@ -100,6 +135,7 @@ impl<K: Ord + Clone + Debug> Queue<K> {
     pub fn failed(&self, key: K) {
         let delay = {
             let mut state = self.state.lock();
+            state.retried += 1;
             let failures = state.failures.entry(key.clone()).or_default();
             *failures = failures.saturating_add(1);
             retry_delay(*failures)

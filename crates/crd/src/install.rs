@@ -66,7 +66,10 @@ fn roles() -> Vec<Value> {
         volumes(&all, &all),
         core(&["secrets"], &["get", "list", "watch", "create", "delete"]),
         core(&["pods"], &["get", "list", "watch", "create", "delete", "patch", "update"]),
-        json!({"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": all}),
+        json!({"apiGroups": ["policy"], "resources": ["poddisruptionbudgets", "poddisruptionbudgets/status"], "verbs": all}),
+        // Whoever asks for metrics is shown to the API server.
+        json!({"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]}),
+        json!({"apiGroups": ["authorization.k8s.io"], "resources": ["subjectaccessreviews"], "verbs": ["create"]}),
     ];
     // The CSI driver's controller half and its loops; in the embedded cluster they have the controllers' credentials.
     let storage = |resources: &[&str], verbs: &[&str]| json!({"apiGroups": ["storage.k8s.io"], "resources": resources, "verbs": verbs});
@@ -109,7 +112,11 @@ fn roles() -> Vec<Value> {
             &["create", "update", "patch", "delete"],
         ),
     ];
-    let manager = [volumes(&all, &all), core(&["nodes", "pods", "events"], &["get", "list", "watch"])];
+    let manager = [
+        volumes(&all, &all),
+        core(&["nodes", "pods", "events"], &["get", "list", "watch"]),
+        json!({"nonResourceURLs": ["/metrics"], "verbs": ["get"]}),
+    ];
     vec![
         role("tether:manager", &manager),
         binding_of_account("tether:manager"),

@@ -306,6 +306,10 @@ reasons! {
     EngineFenced,
     /// The instance manager of the node does not run.
     InstanceManagerUnavailable,
+    /// The node cannot be drained: what its instance manager runs would be lost.
+    DrainBlocked,
+    /// The node may be drained: nothing would be lost.
+    DrainAllowed,
     /// The replica failed.
     ReplicaFailed,
     /// A failed replica is started again and brought up to date.
@@ -324,6 +328,10 @@ reasons! {
     ReplicaInactive,
     /// The replica is to leave its place, and there is no other for it.
     EvictionFailed,
+    /// The replica is to leave its place, or may stay after all.
+    ReplicaEviction,
+    /// Replicas would be spread better with one more, after which one goes.
+    ReplicaBalance,
     /// The volume is being made larger.
     ExpansionInProgress,
     /// The volume is not made larger after all.

@@ -6,12 +6,16 @@
 //!                    └── node down: unknown ──┘
 //! ```
 //!
+//! A disruption budget of the same name keeps the pod from being evicted; it goes while the node is cordoned and nothing would
+//! be lost ([`crate::drain`]).
+//!
 //! Killing the process ends the pod, for good (`restartPolicy: Never`); a new one is made at once the first time and
 //! after growing pauses if it fails again soon. What ran in it is gone with it: engines and replicas are started again
 //! where they are wanted.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Node as KubeNode, Pod};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use serde_json::json;
 use tether_crd::condition;
@@ -24,6 +28,7 @@ use tether_model::reason::Reason;
 use tether_model::report::Rule;
 
 use crate::Plan;
+use crate::event::Event;
 use crate::node::{is_ready, is_unschedulable};
 use crate::object::{Target, annotation, is_deleting, name, subject, uid};
 use crate::pod::phase;
@@ -31,6 +36,7 @@ use crate::pod::phase;
 const OBJECT: Rule = Rule("instance-manager-object");
 const POD: Rule = Rule("instance-manager-pod");
 const STATE: Rule = Rule("instance-manager-state");
+const BUDGET: Rule = Rule("instance-manager-budget");
 
 /// The image of a pod that runs the binary that runs the cluster.
 pub const IMAGE: &str = "tether";
@@ -50,6 +56,9 @@ pub struct Observed<'a> {
     pub kube: Option<&'a KubeNode>,
     pub manager: Option<&'a InstanceManager>,
     pub pod: Option<&'a Pod>,
+    pub budget: Option<&'a PodDisruptionBudget>,
+    /// Why the pod must not be evicted although the node is cordoned; none: it may be.
+    pub kept_for: Option<String>,
 }
 
 /// What is to be done.
@@ -67,6 +76,8 @@ pub enum Change {
         manager: Target,
         status: Box<InstanceManagerStatus>,
     },
+    CreateBudget(Box<PodDisruptionBudget>),
+    DeleteBudget(Target),
 }
 
 /// Decides about the instance manager of one node.
@@ -81,6 +92,7 @@ pub fn decide(observed: &Observed<'_>, now: Timestamp) -> Plan<Change> {
         return plan;
     };
     pods(&mut plan, observed, manager, now);
+    budget(&mut plan, observed, manager);
     let status = status(observed, manager, now);
     if status == manager.status {
         plan.rests(STATE, subject(manager), Reason::UpToDate, "The status tells how it is.");
@@ -120,6 +132,56 @@ fn pods(plan: &mut Plan<Change>, observed: &Observed<'_>, manager: &InstanceMana
                 plan.acts(POD, subject(manager), Reason::ObjectMissing, "There is no pod.", change);
             }
         }
+    }
+}
+
+/// Evictions are refused, but for those from a cordoned node that lose nothing.
+fn budget(plan: &mut Plan<Change>, observed: &Observed<'_>, manager: &InstanceManager) {
+    if is_deleting(manager) {
+        return;
+    }
+    let cordoned = observed.kube.is_some_and(is_unschedulable);
+    let about = subject(manager);
+    match (observed.budget, &observed.kept_for) {
+        (Some(_), Some(why)) if cordoned => {
+            let words = format!("The node cannot be drained: {why}.");
+            if let Some(kube) = observed.kube {
+                plan.tells(Event::warning(kube, Reason::DrainBlocked, words.clone()));
+            }
+            plan.blocked(BUDGET, about, Reason::DrainBlocked, words);
+        }
+        (Some(held), None) if cordoned => {
+            if !is_deleting(held) {
+                let words = "The node is cordoned, and nothing would be lost with it.";
+                plan.acts(BUDGET, about, Reason::DrainAllowed, words, Change::DeleteBudget(Target::of(held)));
+            }
+        }
+        (None, None) if cordoned => plan.rests(BUDGET, about, Reason::DrainAllowed, "The pod may be evicted."),
+        (Some(_), _) => plan.rests(BUDGET, about, Reason::UpToDate, "The pod cannot be evicted."),
+        (None, _) => {
+            let change = Change::CreateBudget(Box::new(budget_of(manager)));
+            plan.acts(BUDGET, about, Reason::ObjectMissing, "The pod could be evicted.", change);
+        }
+    }
+}
+
+fn budget_of(manager: &InstanceManager) -> PodDisruptionBudget {
+    let selector = json!({
+        "minAvailable": 1,
+        "selector": {"matchLabels": {labels::INSTANCE_MANAGER: name(manager)}},
+        // One whose processes do not run protects nothing.
+        "unhealthyPodEvictionPolicy": "AlwaysAllow",
+    });
+    PodDisruptionBudget {
+        metadata: ObjectMeta {
+            name: manager.metadata.name.clone(),
+            namespace: Some(NAMESPACE.to_owned()),
+            labels: manager.metadata.labels.clone(),
+            owner_references: Some(vec![owner("InstanceManager", name(manager), uid(manager))]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(serde_json::from_value(selector).expect("this must be the specification of a budget")),
+        ..PodDisruptionBudget::default()
     }
 }
 
@@ -288,6 +350,8 @@ mod tests {
         kube: KubeNode,
         manager: Option<InstanceManager>,
         pod: Option<Pod>,
+        budget: Option<PodDisruptionBudget>,
+        kept_for: Option<String>,
         now: Timestamp,
     }
 
@@ -295,14 +359,20 @@ mod tests {
         fn new() -> Self {
             let mut node = Node::default();
             node.metadata.name = Some("node-1".into());
-            Self { node, kube: kube("True", false), manager: None, pod: None, now: at(0) }
+            Self { node, kube: kube("True", false), manager: None, pod: None, budget: None, kept_for: None, now: at(0) }
         }
 
         fn settle(&mut self) -> Option<Timestamp> {
             for _ in 0..9 {
-                let (manager, pod) = (self.manager.clone(), self.pod.clone());
-                let observed =
-                    Observed { node: &self.node, kube: Some(&self.kube), manager: manager.as_ref(), pod: pod.as_ref() };
+                let (manager, pod, budget) = (self.manager.clone(), self.pod.clone(), self.budget.clone());
+                let observed = Observed {
+                    node: &self.node,
+                    kube: Some(&self.kube),
+                    manager: manager.as_ref(),
+                    pod: pod.as_ref(),
+                    budget: budget.as_ref(),
+                    kept_for: self.kept_for.clone(),
+                };
                 let plan = decide(&observed, self.now);
                 if plan.changes.is_empty() {
                     return plan.wake_at();
@@ -319,6 +389,8 @@ mod tests {
                             *annotations = Some([(FAILURES.to_owned(), failures.to_string())].into());
                             self.pod = None;
                         }
+                        Change::CreateBudget(made) => self.budget = Some(*made),
+                        Change::DeleteBudget(_) => self.budget = None,
                         Change::SetStatus { status, .. } => self.manager.as_mut().unwrap().status = *status,
                     }
                 }
@@ -397,6 +469,24 @@ mod tests {
         lab.now += FORGIVEN;
         lab.phase("Failed");
         assert!(lab.pod.is_some(), "one that lived long is replaced at once");
+    }
+
+    #[test]
+    fn evictions_are_refused_until_the_node_is_cordoned_and_nothing_would_be_lost() {
+        let mut lab = Lab::new();
+        lab.settle();
+        let budget = lab.budget.clone().unwrap();
+        assert_eq!(budget.metadata.name, lab.manager.as_ref().unwrap().metadata.name);
+        lab.kube = kube("True", true);
+        lab.kept_for = Some("replica r1 is the last good one of volume v1".into());
+        lab.settle();
+        assert!(lab.budget.is_some());
+        lab.kept_for = None;
+        lab.settle();
+        assert!(lab.budget.is_none());
+        lab.kube = kube("True", false);
+        lab.settle();
+        assert!(lab.budget.is_some(), "and so it is again when the node is back");
     }
 
     #[test]

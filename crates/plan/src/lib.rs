@@ -15,6 +15,8 @@ pub mod binding;
 pub mod clone;
 pub mod crd_cleanup;
 pub mod disk;
+pub mod disruption;
+pub mod drain;
 pub mod event;
 pub mod explain;
 pub mod garbage;

@@ -15,6 +15,7 @@ mod actions;
 mod clients;
 mod error;
 mod manager;
+mod metrics;
 mod resources;
 mod route;
 mod schemas;
@@ -22,4 +23,5 @@ mod serve;
 
 pub use clients::{Clients, TokenClients};
 pub use manager::Manager;
+pub use metrics::{MetricsError, serve_metrics};
 pub use serve::{ServeError, serve};

@@ -2,133 +2,26 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test fails by panicking and tells what it skips")]
 
 use std::fs;
-use std::path::Path;
-use std::process::{Command, Output};
-use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node as KubeNode, Pod};
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use kube::runtime::conditions::is_deleted;
-use kube::runtime::wait::{Condition, await_condition};
 use serde_json::json;
-use tether_crd::engine::{Engine, InstanceState};
+use tether_crd::engine::InstanceState;
 use tether_crd::instance_manager::InstanceManagerState;
 use tether_crd::volume::{Robustness, State};
-use tether_crd::{InstanceManager, NAMESPACE, Node, Replica, Volume, VolumeAttachment, names};
-use tether_plan::instance_manager::IMAGE;
-use tether_testkit::Cluster;
+use tether_crd::{InstanceManager, Node, Replica, Volume};
+use tether_testkit::Lab;
 use tether_testkit::cluster::eventually;
+use tether_testkit::lab::manager as manager_of;
 
-/// A debug build on a machine that is busy with other tests is slow.
-const LIMIT: Duration = Duration::from_secs(90);
-const SIZE: &str = "134217728";
-
-struct Lab {
-    cluster: Cluster,
-    client: kube::Client,
-    runtime: tokio::runtime::Runtime,
-}
-
-impl Lab {
-    fn new() -> Self {
-        let cluster = Cluster::builder(env!("CARGO_BIN_EXE_tether")).nodes(3).start();
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let client = runtime.block_on(cluster.client());
-        let lab = Self { cluster, client, runtime };
-        for node in ["node-1", "node-2", "node-3"] {
-            let manager = names::instance_manager(node, IMAGE, "v1");
-            lab.wait::<InstanceManager>(&manager, |im: Option<&InstanceManager>| {
-                im.is_some_and(|im| im.status.current_state == InstanceManagerState::Running)
-            });
-            lab.wait::<Node>(node, |node: Option<&Node>| {
-                node.is_some_and(|node| {
-                    node.is_ready() && node.status.disk_status.values().any(|d| d.storage_maximum > 0)
-                })
-            });
-        }
-        lab
-    }
-
-    fn api<K>(&self) -> Api<K>
-    where
-        K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
-    {
-        Api::namespaced(self.client.clone(), NAMESPACE)
-    }
-
-    fn wait<K>(&self, name: &str, what: impl Condition<K>) -> Option<K>
-    where
-        K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
-            + Clone
-            + std::fmt::Debug
-            + serde::de::DeserializeOwned
-            + Send
-            + 'static,
-    {
-        let waiting = async { tokio::time::timeout(LIMIT, await_condition(self.api::<K>(), name, what)).await };
-        let Ok(found) = self.runtime.block_on(waiting) else {
-            panic!("{name} is {:#?}", self.runtime.block_on(self.api::<K>().get_opt(name)))
-        };
-        found.unwrap()
-    }
-
-    fn create(&self, volume: &str) {
-        let object = json!({"metadata": {"name": volume}, "spec": {
-            "size": SIZE, "numberOfReplicas": 3, "frontend": "blockdev", "accessMode": "rwo", "dataEngine": "v1",
-        }});
-        let object: Volume = serde_json::from_value(object).unwrap();
-        self.runtime.block_on(self.api::<Volume>().create(&PostParams::default(), &object)).unwrap();
-        self.wait::<Volume>(volume, |v: Option<&Volume>| v.is_some_and(|v| v.status.state == State::Detached));
-    }
-
-    /// Asks for the volume on a node, or nowhere.
-    fn ticket(&self, volume: &str, node: Option<&str>) {
-        let ticket = node.map(|node| {
-            json!({"id": "t", "type": "longhorn-api", "nodeID": node, "parameters": {"disableFrontend": "false"}})
-        });
-        let patch = Patch::Merge(json!({"spec": {"attachmentTickets": {"t": ticket}}}));
-        let api = self.api::<VolumeAttachment>();
-        self.runtime.block_on(api.patch(volume, &PatchParams::default(), &patch)).unwrap();
-    }
-
-    fn attach(&self, volume: &str, node: &'static str) -> Volume {
-        self.ticket(volume, Some(node));
-        let attached = move |v: Option<&Volume>| {
-            v.is_some_and(|v| {
-                v.status.state == State::Attached
-                    && v.status.current_node_id == node
-                    && v.status.robustness == Robustness::Healthy
-            })
-        };
-        self.wait::<Volume>(volume, attached).unwrap()
-    }
-
-    fn detach(&self, volume: &str) {
-        self.ticket(volume, None);
-        self.wait::<Volume>(volume, |v: Option<&Volume>| v.is_some_and(|v| v.status.state == State::Detached));
-    }
-
-    fn engine(&self, volume: &str) -> Engine {
-        self.runtime.block_on(self.api::<Engine>().get(&names::engine(volume, 0))).unwrap()
-    }
-
-    /// Runs a command on a node: in its mount namespace.
-    fn on(&self, node: &str, script: &str) -> Output {
-        let holder = self.cluster.dir().join("run").join(node).join("mnt");
-        let holder = format!("--mount={}", holder.display());
-        Command::new("nsenter").args([&holder, "sh", "-euc", script]).output().unwrap()
-    }
-
-    fn must(&self, node: &str, script: &str) -> String {
-        let output = self.on(node, script);
-        assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8_lossy(&output.stdout).trim().to_owned()
-    }
+fn lab() -> Lab {
+    Lab::new(env!("CARGO_BIN_EXE_tether"))
 }
 
 /// Whether kernel devices can be had; tells if not.
 fn has_devices(test: &str) -> bool {
-    let found = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
+    let found = tether_testkit::lab::has_devices();
     if !found {
         eprintln!("{test}: SKIPPED, kernel devices need root and /dev/fuse");
     }
@@ -140,8 +33,8 @@ fn a_volume_keeps_its_data_from_node_to_node() {
     if !has_devices("a_volume_keeps_its_data_from_node_to_node") {
         return;
     }
-    let mut lab = Lab::new();
-    lab.create("v1");
+    let mut lab = lab();
+    lab.create("v1", 3);
     let volume = lab.attach("v1", "node-1");
     let record = volume.status.record.unwrap();
     assert_eq!((record.epoch, record.in_sync.len()), (1, 3));
@@ -169,7 +62,7 @@ fn a_volume_keeps_its_data_from_node_to_node() {
     // It comes back where it was after the whole cluster was killed.
     lab.cluster.kill();
     lab.cluster.up();
-    lab.client = lab.runtime.block_on(lab.cluster.client());
+    lab.reconnect();
     let again = |v: Option<&Volume>| {
         v.is_some_and(|v| {
             v.status.state == State::Attached
@@ -198,10 +91,10 @@ fn an_instance_manager_whose_pod_is_deleted_comes_back_unless_its_node_is_cordon
     if !has_devices("an_instance_manager_whose_pod_is_deleted_comes_back_unless_its_node_is_cordoned") {
         return;
     }
-    let lab = Lab::new();
-    lab.create("v1");
+    let lab = lab();
+    lab.create("v1", 3);
     let engine = lab.attach("v1", "node-1").status.record.unwrap().holder;
-    let manager = names::instance_manager("node-1", IMAGE, "v1");
+    let manager = manager_of("node-1");
     let pods = lab.api::<Pod>();
     let uid = lab.runtime.block_on(pods.get(&manager)).unwrap().metadata.uid.unwrap();
     lab.runtime.block_on(pods.delete(&manager, &DeleteParams::default().grace_period(0))).unwrap();
@@ -230,7 +123,7 @@ fn an_instance_manager_whose_pod_is_deleted_comes_back_unless_its_node_is_cordon
     lab.wait::<Node>("node-3", |node: Option<&Node>| {
         node.is_some_and(|node| node.status.conditions.iter().any(|c| c.reason == "KubernetesNodeCordoned"))
     });
-    let manager = names::instance_manager("node-3", IMAGE, "v1");
+    let manager = manager_of("node-3");
     lab.runtime.block_on(pods.delete(&manager, &DeleteParams::default().grace_period(0))).unwrap();
     lab.wait::<InstanceManager>(&manager, |im: Option<&InstanceManager>| {
         im.is_some_and(|im| im.status.current_state == InstanceManagerState::Error)
@@ -249,8 +142,8 @@ fn killing_the_agent_stops_nothing() {
     if !has_devices("killing_the_agent_stops_nothing") {
         return;
     }
-    let lab = Lab::new();
-    lab.create("v1");
+    let lab = lab();
+    lab.create("v1", 3);
     let before = lab.attach("v1", "node-1").status.record.unwrap();
     let agent = lab.cluster.pid("node-1").unwrap();
     tether_testkit::cluster::signal(agent, rustix::process::Signal::KILL);

@@ -166,11 +166,14 @@ impl Engines {
         // The volume owns its engine; its uid is what replicas know it by.
         let owner = engine.metadata.owner_references.iter().flatten().find(|owner| owner.kind == "Volume");
         let replicas = spec.replica_address_map.values();
+        // One that is to grow starts as large as it was: its replicas still are, and it grows together with them.
+        let (wanted, served) = (spec.volume_size, engine.status.current_size);
+        let size = if served.0 > 0 { served.min(wanted) } else { wanted };
         let request = proto::StartEngineRequest {
             name: name(engine).to_owned(),
             volume: spec.volume_name.clone(),
             volume_uid: owner.map(|owner| owner.uid.clone()).unwrap_or_default(),
-            size: u64::try_from(spec.volume_size.0).unwrap_or_default(),
+            size: u64::try_from(size.0).unwrap_or_default(),
             replicas: replicas
                 .map(|address| proto::ReplicaAddress { name: String::new(), address: address.clone() })
                 .collect(),

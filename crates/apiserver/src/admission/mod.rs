@@ -7,6 +7,7 @@
 mod builtin;
 mod longhorn;
 pub mod node_restriction;
+mod storage_restriction;
 pub mod webhook;
 
 use std::sync::Arc;

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 use tether_machinery::status::{ApiError, Named};
 
-use super::{Operation, Request};
+use super::{Operation, Request, storage_restriction};
 use crate::auth::node::{MIRROR_ANNOTATION, NODE_LEASE_NAMESPACE, PodReferences};
 use crate::auth::{Attributes, Authorizer, Objects, text};
 
@@ -78,6 +78,10 @@ pub fn admit(request: &Request, objects: &dyn Objects, authorizer: &Authorizer) 
         ("storage.k8s.io", "csinodes", _) => {
             check.own_name("can only access CSINode with the same name as the requesting node")
         }
+        (tether_crd::GROUP, ..) => match storage_restriction::refuse(node, request, objects) {
+            Some(why) => Err(request.forbidden(why)),
+            None => Ok(()),
+        },
         _ => Ok(()),
     }
 }

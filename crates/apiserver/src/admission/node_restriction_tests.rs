@@ -20,6 +20,13 @@ fn pod(name: &str, node: &str) -> Value {
     })
 }
 
+fn engine(volume: &str, node: &str) -> Value {
+    json!({
+        "metadata": {"namespace": "longhorn-system", "name": format!("{volume}-e-0")},
+        "spec": {"volumeName": volume, "nodeID": node, "desireState": "running"},
+    })
+}
+
 fn cluster() -> Arc<Memory> {
     Memory::with([
         ("nodes", json!({"metadata": {"name": "n1", "uid": "node-1"}})),
@@ -30,6 +37,8 @@ fn cluster() -> Arc<Memory> {
             json!({"metadata": {"namespace": "a", "name": "data"}, "spec": {"volumeName": "pv"}}),
         ),
         ("persistentvolumes", json!({"metadata": {"name": "pv"}, "spec": {"csi": {"driver": "d"}}})),
+        ("engines.longhorn.io", engine("v1", "n1")),
+        ("engines.longhorn.io", engine("v2", "n2")),
         (CSI_DRIVERS, json!({"metadata": {"name": "d"}, "spec": {"tokenRequests": [{"audience": "storage"}]}})),
     ])
 }
@@ -326,4 +335,53 @@ fn others_are_not_restricted() {
     request.user = User::node("");
     let message = admit_one(&request).unwrap_err();
     assert_eq!(message, "nodes \"n2\" is forbidden: could not determine node from user \"system:node:\"");
+}
+
+#[test]
+fn of_volumes_a_node_writes_what_is_about_itself() {
+    let on = |node: &str| json!({"spec": {"nodeID": node, "desireState": "running"}, "status": {"ownerID": ""}});
+    let ours = |what: &str| format!("node \"n1\" {what}");
+    for kind in ["engines", "replicas"] {
+        admitted(&format!("update longhorn.io/{kind}:status longhorn-system/x"), on("n1"), Some(on("n1")));
+        admitted(&format!("update longhorn.io/{kind} longhorn-system/x"), on("n1"), Some(on("n1")));
+        let why = ours(&format!("can only write {kind} that are on it"));
+        refused(&format!("update longhorn.io/{kind}:status longhorn-system/x"), on("n1"), Some(on("n2")), &why);
+        let stolen = json!({"spec": {"nodeID": "n1", "desireState": "stopped"}, "status": {"ownerID": ""}});
+        let why = ours(&format!("cannot change what is wanted of {kind}"));
+        refused(&format!("update longhorn.io/{kind} longhorn-system/x"), stolen, Some(on("n1")), &why);
+    }
+    // One that is to stop has no node any more; the one that runs it is in its status.
+    let stopping = json!({"spec": {"nodeID": ""}, "status": {"ownerID": "n1"}});
+    admitted("update longhorn.io/engines:status longhorn-system/x", stopping.clone(), Some(stopping));
+
+    let volume = |epoch: u64, state: &str| json!({"status": {"state": state, "record": {"epoch": epoch}}});
+    let new = json!({"status": {"state": "attached"}});
+    admitted(
+        "update longhorn.io/volumes:status longhorn-system/v1",
+        volume(2, "attached"),
+        Some(volume(1, "attached")),
+    );
+    admitted("update longhorn.io/volumes:status longhorn-system/v1", volume(1, "attached"), Some(new));
+    let why = ours("can only change status.record of volumes");
+    refused(
+        "update longhorn.io/volumes:status longhorn-system/v1",
+        volume(2, "detached"),
+        Some(volume(1, "attached")),
+        &why,
+    );
+    refused("update longhorn.io/volumes longhorn-system/v1", volume(1, "attached"), Some(volume(1, "attached")), &why);
+    let why = ours("has no engine of volume \"v2\"");
+    refused(
+        "update longhorn.io/volumes:status longhorn-system/v2",
+        volume(2, "attached"),
+        Some(volume(1, "attached")),
+        &why,
+    );
+
+    admitted("update longhorn.io/nodes:status longhorn-system/n1", json!({}), Some(json!({})));
+    let why = ours("can only write the Node of its own name");
+    refused("update longhorn.io/nodes longhorn-system/n2", json!({}), Some(json!({})), &why);
+    admitted("update longhorn.io/instancemanagers:status longhorn-system/im", on("n1"), Some(on("n1")));
+    let why = ours("can only write instance managers with spec.nodeID set to itself");
+    refused("update longhorn.io/instancemanagers:status longhorn-system/im", on("n2"), Some(on("n2")), &why);
 }

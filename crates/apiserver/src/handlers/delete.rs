@@ -35,7 +35,7 @@ pub(super) struct Options {
     uid: Option<String>,
     resource_version: Option<String>,
     policy: Option<Policy>,
-    dry_run: bool,
+    pub(super) dry_run: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

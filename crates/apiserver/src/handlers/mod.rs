@@ -2,6 +2,7 @@
 
 mod decode;
 mod delete;
+mod evict;
 mod filter;
 pub mod list;
 mod patch;
@@ -266,6 +267,10 @@ impl Context<'_> {
 
     /// Whether the body of a patch pins the revision that it is for.
     fn patch_names_revision(&self) -> bool {
+        const FIELD: &[u8] = b"resourceVersion";
+        if !self.body.windows(FIELD.len()).any(|found| found == FIELD) {
+            return false;
+        }
         let body: Value = serde_json::from_slice(&self.body).unwrap_or_default();
         match &body {
             Value::Array(operations) => operations.iter().any(|op| op["path"] == "/metadata/resourceVersion"),

@@ -75,8 +75,26 @@ impl Patch {
 
     /// What the patch makes of `current`, which is what the path names: the object, or its Scale.
     pub(super) fn applied(&self, cx: &Context<'_>, current: &Value, options: &WriteOptions) -> Result<Value, ApiError> {
+        let mut wished = self.result(cx, current)?;
+        let reading = if self.kind == Kind::Strategic { Reading::Merged } else { Reading::Text };
+        let cleaned = keep_kind(cx, &mut wished, self.kind)?.and_then(|()| {
+            decode::clean(cx, &mut wished, self.decoded.complaints.clone(), options.validation, reading)
+        });
+        if let Err(why) = cleaned {
+            // Upstream shows the patch where it works on values, and the result where it works on text.
+            let shown = match self.kind {
+                Kind::Strategic => go::shown(&self.decoded.value),
+                _ => self.result(cx, current)?.to_string(),
+            };
+            return Err(invalid_patch(shown, why));
+        }
+        check_name(cx, &wished)?;
+        Ok(wished)
+    }
+
+    fn result(&self, cx: &Context<'_>, current: &Value) -> Result<Value, ApiError> {
         let patch = &self.decoded.value;
-        let mut wished = match self.kind {
+        Ok(match self.kind {
             Kind::Json => patch::json(current, patch)?,
             Kind::Strategic => patch::strategic(current, patch, &cx.resource.schema)?,
             Kind::Merge | Kind::Apply => {
@@ -84,18 +102,7 @@ impl Patch {
                 patch::merge(&mut wished, patch);
                 wished
             }
-        };
-        // Upstream shows the patch where it works on values, and the result where it works on text.
-        let (shown, reading) = match self.kind {
-            Kind::Strategic => (go::shown(patch), Reading::Merged),
-            _ => (wished.to_string(), Reading::Text),
-        };
-        let cleaned = keep_kind(cx, &mut wished, self.kind)?.and_then(|()| {
-            decode::clean(cx, &mut wished, self.decoded.complaints.clone(), options.validation, reading)
-        });
-        cleaned.map_err(|why| invalid_patch(shown, why))?;
-        check_name(cx, &wished)?;
-        Ok(wished)
+        })
     }
 }
 

@@ -6,8 +6,8 @@ use tether_machinery::status::ApiError;
 use tether_machinery::{crd, kinds};
 
 use super::patch::Patch;
-use super::write::{self, Tracking, Written};
-use super::{Context, decode, delete, proxy, view};
+use super::write::{self, Outcome, Tracking, Written};
+use super::{Context, decode, evict, proxy, view};
 use crate::admission::Operation;
 use crate::object::meta_str;
 use crate::random;
@@ -18,7 +18,7 @@ use crate::response::{self, Body};
 pub async fn answer(cx: &Context<'_>) -> Result<Response<Body>, ApiError> {
     match (cx.resource.storage.as_str(), cx.info.subresource.as_str(), cx.info.verb) {
         ("pods", "binding", "create") => bind(cx, &cx.info.name).await,
-        ("pods", "eviction", "create") => evict(cx).await,
+        ("pods", "eviction", "create") => evict::evict(cx).await,
         ("pods", "log", "get") => proxy::log(cx).await,
         ("serviceaccounts", "token", "create") => token(cx).await,
         ("namespaces", "finalize", "update") => finalize(cx).await,
@@ -62,19 +62,7 @@ async fn bind(cx: &Context<'_>, name: &str) -> Result<Response<Body>, ApiError> 
     Ok(response::json(StatusCode::CREATED, &success()))
 }
 
-async fn evict(cx: &Context<'_>) -> Result<Response<Body>, ApiError> {
-    let eviction = crate::body::decode(cx.headers, &cx.body)?.value;
-    let given = meta_str(&eviction, "name");
-    if !given.is_empty() && given != cx.info.name {
-        return Err(ApiError::bad_request("name in URL does not match name in Eviction object"));
-    }
-    let options = delete::Options::from_value(eviction.get("deleteOptions").unwrap_or(&Value::Null))?;
-    let by_eviction = (Operation::Create, eviction);
-    delete::delete_named(cx, &cx.info.name, &options, by_eviction).await?;
-    Ok(response::json(StatusCode::CREATED, &success()))
-}
-
-fn success() -> Value {
+pub(super) fn success() -> Value {
     json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201})
 }
 
@@ -146,6 +134,8 @@ async fn scale(cx: &Context<'_>) -> Result<Response<Body>, ApiError> {
         }
         Ok(next)
     });
-    let Written { object, created } = written.await?;
-    Written { object: scale_of(cx, &object)?, created }.respond(cx)
+    let written = written.await?;
+    let created = written.created;
+    let scale = scale_of(cx, &written.into_value(cx))?;
+    Written { outcome: Outcome::Value(scale), created }.respond(cx)
 }

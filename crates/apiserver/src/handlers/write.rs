@@ -16,7 +16,7 @@ use crate::admission::Operation;
 use crate::object::{self, meta_str};
 use crate::options::WriteOptions;
 use crate::random;
-use crate::response::Body;
+use crate::response::{self, Body, View};
 use crate::store::{Change, Entry, Expect, WriteError};
 
 /// How often a change without a `resourceVersion` is computed anew after losing a race; Kubernetes' number.
@@ -24,16 +24,36 @@ const MAX_CONFLICT_RETRIES: usize = 5;
 /// How often a taken `generateName` is replaced by another before the client is told.
 const MAX_NAME_TRIES: usize = 8;
 
-/// The result of a change: the object as the client sees it, and whether it came into being just now.
+/// The result of a change, and whether the object came into being just now.
 pub(super) struct Written {
-    pub object: Value,
+    pub outcome: Outcome,
     pub created: bool,
 }
 
+/// The object as the client sees it.
+pub(super) enum Outcome {
+    /// It was stored; most clients get the very bytes.
+    Stored(Entry),
+    /// It was not: nothing changed, or nothing was to be.
+    Value(Value),
+}
+
 impl Written {
+    pub(super) fn into_value(self, cx: &Context<'_>) -> Value {
+        match self.outcome {
+            Outcome::Stored(entry) => cx.resource.read(&entry),
+            Outcome::Value(value) => value,
+        }
+    }
+
     pub(super) fn respond(self, cx: &Context<'_>) -> Result<Response<Body>, ApiError> {
         let status = if self.created { StatusCode::CREATED } else { StatusCode::OK };
-        view::object(cx, status, self.object)
+        match (&self.outcome, cx.accepted.view, cx.accepted.yaml) {
+            (Outcome::Stored(entry), View::Object, false) => {
+                Ok(response::json_bytes(status, cx.resource.present(entry)))
+            }
+            _ => view::object(cx, status, self.into_value(cx)),
+        }
     }
 }
 
@@ -117,11 +137,11 @@ async fn create_once(
     cx.warnings.add(cx.resource.warnings(&request.object, None));
     cx.validate(&request).await?;
     let object = request.object;
-    let object = if options.dry_run {
+    let outcome = if options.dry_run {
         if cx.server.store().get(&cx.key_of(&object)).is_some() {
             return Err(ApiError::already_exists(cx.resource.named(&name)));
         }
-        object
+        Outcome::Value(object)
     } else {
         let key = cx.key_of(&object);
         let written = cx.server.store().write(key, Expect::Absent, Change::Put(encode(cx, object))).await;
@@ -130,9 +150,9 @@ async fn create_once(
             other => storage_error(&other),
         })?;
         cx.server.written(&cx.resource);
-        cx.resource.read(&entry)
+        Outcome::Stored(entry)
     };
-    Ok(Written { object, created: true })
+    Ok(Written { outcome, created: true })
 }
 
 fn fill_new_metadata(cx: &Context<'_>, object: &mut Value) {
@@ -286,7 +306,7 @@ async fn change_once(
     cx.validate(&request).await?;
     let wished = request.object;
     if wished == **current || options.dry_run {
-        return Ok(Written { object: wished, created: false });
+        return Ok(Written { outcome: Outcome::Value(wished), created: false });
     }
     let expect = Expect::Revision(entry.revision);
     let change = if cx.resource.deletion_is_complete(&wished) {
@@ -297,7 +317,7 @@ async fn change_once(
     match cx.server.store().write(cx.key(), expect, change).await {
         Ok(entry) => {
             cx.server.written(&cx.resource);
-            Ok(Written { object: cx.resource.read(&entry), created: false })
+            Ok(Written { outcome: Outcome::Stored(entry), created: false })
         }
         Err(WriteError::Conflict { current: None }) => Err(Lost::For(ApiError::not_found(cx.resource.named(name)))),
         Err(WriteError::Conflict { .. }) => Err(Lost::Race),

@@ -175,6 +175,11 @@ impl Pki {
         leaf::Request { file: "apiserver", user: "kube-apiserver", groups: &[], hosts: names }.obtain(self, now)
     }
 
+    /// A server certificate for another process of the cluster, kept under its name.
+    pub fn component(&self, name: &str, hosts: &[String], now: Timestamp) -> Result<Credentials, PkiError> {
+        leaf::Request { file: name, user: name, groups: &[], hosts: hosts.to_vec() }.obtain(self, now)
+    }
+
     /// A client certificate that says `user` and `groups`, kept under `file`.
     pub fn client(&self, file: &str, user: &str, groups: &[&str], now: Timestamp) -> Result<Credentials, PkiError> {
         leaf::Request { file, user, groups, hosts: Vec::new() }.obtain(self, now)

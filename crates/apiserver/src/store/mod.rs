@@ -253,6 +253,11 @@ impl Store {
         self.shared.state.read().get(key)
     }
 
+    /// The objects of a namespace whose names begin with `prefix`, in order. Costs what it finds, whatever else there is.
+    pub fn named(&self, resource: &str, namespace: &str, prefix: &str) -> Vec<Entry> {
+        self.shared.state.read().named(resource, namespace, prefix)
+    }
+
     pub fn list(&self, query: ListQuery<'_>) -> Result<Listing, ListError> {
         self.shared.state.read().list(query)
     }

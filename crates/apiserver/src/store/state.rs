@@ -73,6 +73,15 @@ impl State {
         Some(entry(key, object))
     }
 
+    /// The objects of a namespace whose names begin with `prefix`, in order.
+    pub(super) fn named(&self, resource: &str, namespace: &str, prefix: &str) -> Vec<Entry> {
+        let from = Key::new(resource, namespace, prefix);
+        let resource = self.resources.get(resource).into_iter();
+        let objects = resource.flat_map(|resource| resource.objects.range::<Key, _>(&from..));
+        let meant = |key: &Arc<Key>| key.namespace == namespace && key.name.starts_with(prefix);
+        objects.take_while(|(key, _)| meant(key)).map(|(key, object)| entry(key, object)).collect()
+    }
+
     pub(super) fn changed(&self, resource: &str) -> u64 {
         self.resources.get(resource).map_or(0, |resource| resource.changed)
     }

@@ -1,6 +1,7 @@
 //! Writes to Longhorn Nodes, instance managers and their pods.
 
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, PostParams};
 use serde_json::json;
@@ -36,6 +37,7 @@ pub(super) async fn node(context: &Context, node: &Node, changes: Vec<storage_no
 pub(super) async fn manager(context: &Context, changes: Vec<instance_manager::Change>) -> Result<(), WriteError> {
     let managers: Api<InstanceManager> = Api::namespaced(context.client.clone(), NAMESPACE);
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), NAMESPACE);
+    let budgets: Api<PodDisruptionBudget> = Api::namespaced(context.client.clone(), NAMESPACE);
     let params = PostParams { field_manager: Some(FIELD_MANAGER.into()), ..Default::default() };
     let mut writes = Writes::default();
     for change in changes {
@@ -51,6 +53,15 @@ pub(super) async fn manager(context: &Context, changes: Vec<instance_manager::Ch
                 Err(error) if code(&error) == Some(409) => {}
                 Err(error) => return Err(WriteError::of("create the pod of an instance manager", error)),
             },
+            instance_manager::Change::CreateBudget(made) => match budgets.create(&params, &made).await {
+                Ok(made) => context.budgets.wrote(made),
+                // The cache has yet to show it.
+                Err(error) if code(&error) == Some(409) => {}
+                Err(error) => return Err(WriteError::of("create the budget of an instance manager", error)),
+            },
+            instance_manager::Change::DeleteBudget(target) => {
+                writes.delete(&budgets, &target, DeleteParams::background(), Fence::Uid).await?;
+            }
             instance_manager::Change::ReplacePod { pod, manager, failures } => {
                 let annotations = json!({FAILURES: failures.to_string()});
                 let body = json!({"metadata": {"annotations": annotations}});

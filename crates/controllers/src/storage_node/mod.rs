@@ -1,6 +1,7 @@
 //! Storage nodes: the conditions of each Longhorn Node, its instance manager and that one's pod.
 
 mod apply;
+mod observe;
 
 use std::sync::Arc;
 
@@ -9,7 +10,9 @@ use tether_crd::{NAMESPACE, labels};
 use tether_plan::object::name;
 use tether_plan::{instance_manager, storage_node};
 
+use self::observe::There;
 use crate::context::{Context, pods_of_node};
+use crate::longhorn::on_node;
 use crate::publish::Publisher;
 use crate::queue::Queue;
 use crate::worker::{Reconcile, log};
@@ -42,6 +45,12 @@ impl StorageNodes {
                 hear(tether_plan::pod::node_name(pod));
             }
         });
+        let hear = add(&queue);
+        context.budgets.subscribe(move |seen| {
+            let node = seen.object().metadata.labels.as_ref().and_then(|all| all.get(labels::COMPONENT_NODE));
+            node.into_iter().for_each(|node| hear(node));
+        });
+        observe::subscribe(context, &queue);
         (Arc::new(Self { context: context.clone(), events: context.publisher("longhorn-node-controller") }), queue)
     }
 }
@@ -55,10 +64,9 @@ impl Reconcile for StorageNodes {
         let Some(node) = longhorn.nodes.get(NAMESPACE, key) else { return Ok(None) };
         let kube = self.context.nodes.get("", key);
         let now = self.context.clock.now();
-        let engines = longhorn.engines.list().iter().filter(|engine| engine.spec.node_id == *key).count();
-        let replicas = longhorn.replicas.list().iter().filter(|replica| replica.spec.node_id == *key).count();
+        let there = There::of(&self.context, key);
         let settings = longhorn.settings();
-        let instances = engines + replicas;
+        let instances = there.engines.len() + there.replicas.len();
         let observed = storage_node::Observed { node: &node, kube: kube.as_deref(), settings: &settings, instances };
         let plan = storage_node::decide(&observed, now);
         log(Self::NAME, &plan);
@@ -66,18 +74,22 @@ impl Reconcile for StorageNodes {
         apply::node(&self.context, &node, plan.changes).await?;
         self.events.publish(plan.events).await;
 
-        let managers = longhorn.instance_managers.list();
-        let manager = managers.iter().find(|manager| manager.spec.node_id == *key);
+        let managers = longhorn.instance_managers.find(&on_node(key));
+        let manager = managers.first();
         let pods = self.context.pods.find(&pods_of_node(key));
         let pod = manager.and_then(|manager| {
             pods.iter()
                 .find(|pod| pod.metadata.namespace.as_deref() == Some(NAMESPACE) && name(&***pod) == name(&**manager))
         });
+        let budget = manager.and_then(|manager| self.context.budgets.get(NAMESPACE, name(&**manager)));
+        let cordoned = kube.as_deref().is_some_and(tether_plan::node::is_unschedulable);
         let observed = instance_manager::Observed {
             node: &node,
             kube: kube.as_deref(),
             manager: manager.map(AsRef::as_ref),
             pod: pod.map(AsRef::as_ref),
+            budget: budget.as_deref(),
+            kept_for: cordoned.then(|| there.kept_for(&self.context, &settings)).flatten(),
         };
         let plan = instance_manager::decide(&observed, now);
         log(Self::NAME, &plan);

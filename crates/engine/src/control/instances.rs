@@ -6,6 +6,7 @@ use futures::Stream;
 use tether_replication::engine::Limits;
 use tether_replication::ids::{Holder, MemberId, VolumeId};
 use tether_replication::rules::Rules;
+use tether_store::meta::VOLUME_META;
 use tokio::sync::mpsc;
 use tonic::{Request, Response, Status};
 use uuid::Uuid;
@@ -103,9 +104,12 @@ fn replica_options(request: &proto::StartReplicaRequest, manager: &Manager) -> R
         "" => manager.data_port(),
         text => parse("listen", text)?,
     };
+    let dir = manager.replica_dir(request)?;
+    // The size is that of a directory that is yet to be made. One that is there may have to grow, which its engine does.
+    let is_new = !dir.join(VOLUME_META).exists();
     Ok(ReplicaOptions {
-        dir: manager.replica_dir(request)?,
-        size: Some(request.size).filter(|size| *size > 0),
+        dir,
+        size: Some(request.size).filter(|size| *size > 0 && is_new),
         name: name.clone(),
         insist: true,
         created: now(),

@@ -80,6 +80,7 @@ kinds! {
     true "coordination.k8s.io" / "v1" "Lease" = coordination::Lease, "io.k8s.api.coordination.v1.Lease";
     true "events.k8s.io" / "v1" "Event" = events::Event, "io.k8s.api.events.v1.Event";
     false "policy" / "v1" "Eviction" = policy::Eviction, "io.k8s.api.policy.v1.Eviction";
+    true "policy" / "v1" "PodDisruptionBudget" = policy::PodDisruptionBudget, "io.k8s.api.policy.v1.PodDisruptionBudget";
     true "rbac.authorization.k8s.io" / "v1" "ClusterRole" = rbac::ClusterRole, "io.k8s.api.rbac.v1.ClusterRole";
     true "rbac.authorization.k8s.io" / "v1" "ClusterRoleBinding" = rbac::ClusterRoleBinding,
         "io.k8s.api.rbac.v1.ClusterRoleBinding";

@@ -26,6 +26,7 @@ mod registry;
 
 pub mod configmap;
 pub mod crd;
+mod disruption;
 pub mod event;
 mod lease;
 pub mod namespace;

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::edit::{flag, text};
 use super::{
-    Kind, Strategy, Subresource, configmap, crd, event, lease, namespace, node, persistentvolume,
+    Kind, Strategy, Subresource, configmap, crd, disruption, event, lease, namespace, node, persistentvolume,
     persistentvolumeclaim, pod, rbac, secret, serviceaccount, storage, webhook,
 };
 
@@ -218,6 +218,18 @@ pub static ALL: &[Kind] = &[
         create_on_update: true,
         unconditional_update: false,
         strategy: lease::STRATEGY,
+        ..COMMON
+    },
+    Kind {
+        group: "policy",
+        kind: "PodDisruptionBudget",
+        list_kind: "PodDisruptionBudgetList",
+        plural: "poddisruptionbudgets",
+        singular: "poddisruptionbudget",
+        short_names: &["pdb"],
+        subresources: &[status("PodDisruptionBudget")],
+        unconditional_update: false,
+        strategy: disruption::STRATEGY,
         ..COMMON
     },
     Kind {

@@ -66,6 +66,7 @@ pub(super) fn printer(kind: &Kind) -> (Vec<Column>, CellsFn) {
         "Event" if kind.group.is_empty() => (EVENT, |o, now| event(o, now, false)),
         "Event" => (EVENT, |o, now| event(o, now, true)),
         "Lease" => (LEASE, lease),
+        "PodDisruptionBudget" => (BUDGET, budget),
         "StorageClass" => (STORAGE_CLASS, storage_class),
         "VolumeAttachment" => (VOLUME_ATTACHMENT, volume_attachment),
         "CSIDriver" => (CSI_DRIVER, csi_driver),
@@ -151,6 +152,14 @@ const EVENT: &[Definition] = &[
 ];
 
 const LEASE: &[Definition] = &[NAME, shown("Holder", "Who holds the lease."), AGE];
+
+const BUDGET: &[Definition] = &[
+    NAME,
+    shown("Min Available", "How many pods have to stay."),
+    shown("Max Unavailable", "How many pods may be missing."),
+    typed("Allowed Disruptions", "integer", "How many pods may be evicted now."),
+    AGE,
+];
 
 const STORAGE_CLASS: &[Definition] = &[
     NAME,
@@ -394,6 +403,21 @@ fn event(event: &Value, now: Timestamp, newer: bool) -> Row {
         first.into(),
         count.into(),
         name(event),
+    ])
+}
+
+fn budget(budget: &Value, now: Timestamp) -> Row {
+    let amount = |pointer: &str| match present(budget, pointer) {
+        Some(Value::String(text)) => text.clone(),
+        Some(number) => number.to_string(),
+        None => "N/A".to_owned(),
+    };
+    Row::new(vec![
+        name(budget),
+        amount("/spec/minAvailable").into(),
+        amount("/spec/maxUnavailable").into(),
+        integer(budget, "/status/disruptionsAllowed").unwrap_or_default().into(),
+        age(budget, now),
     ])
 }
 

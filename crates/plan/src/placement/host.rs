@@ -2,7 +2,7 @@
 
 use tether_crd::condition::{self, Condition};
 use tether_crd::instance_manager::InstanceManagerState;
-use tether_crd::node::{DiskStatus, DiskType, conditions};
+use tether_crd::node::{DiskStatus, DiskType, conditions, reasons};
 use tether_crd::{InstanceManager, Node};
 
 use super::{Disk, Host, Manager};
@@ -41,6 +41,9 @@ impl Host {
             unschedulable: is_false(&status.conditions, conditions::SCHEDULABLE),
             allows_scheduling: node.spec.allow_scheduling,
             is_evicting: node.spec.eviction_requested,
+            is_cordoned: condition::find(&status.conditions, conditions::SCHEDULABLE).is_some_and(|found| {
+                found.status == condition::FALSE && found.reason == reasons::KUBERNETES_NODE_CORDONED
+            }),
             tags: node.spec.tags.iter().cloned().collect(),
             manager: manager.map_or(Manager::Missing, Manager::of),
             disks: disks.collect(),

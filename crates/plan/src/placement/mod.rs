@@ -39,6 +39,8 @@ pub struct Host {
     pub unschedulable: Option<String>,
     pub allows_scheduling: bool,
     pub is_evicting: bool,
+    /// Kubernetes schedules nothing to it, and a drain may follow.
+    pub is_cordoned: bool,
     pub tags: BTreeSet<String>,
     /// Whether its instance manager runs, and can start a replica.
     pub manager: Manager,

@@ -1,15 +1,14 @@
 //! A volume that grows: disks are asked first, then engine and replicas are told, and the engine does it.
 
-use tether_crd::attachment::{DISABLE_FRONTEND, Owner, Ticket, TicketType};
+use tether_crd::IntString;
+use tether_crd::attachment::TicketType;
 use tether_crd::engine::InstanceState;
-use tether_crd::{API_VERSION, IntString, names};
 use tether_model::reason::Reason;
 use tether_model::report::Rule;
 
-use super::Change;
-use super::create::ticket_target;
 use super::draft::Draft;
-use crate::object::{name, namespace, uid};
+use super::tickets::{self, Wish};
+use crate::object::name;
 use crate::placement;
 
 const EXPANSION: Rule = Rule("volume-expansion");
@@ -91,27 +90,6 @@ fn follow(draft: &mut Draft<'_>, size: IntString) {
 
 /// While it has to grow, the volume has to be attached.
 fn ticket(draft: &mut Draft<'_>) {
-    let id = names::ticket(TicketType::Expansion.as_str(), draft.name());
-    let Some(attachment) = ticket_target(draft) else { return };
-    let held = draft.observed.attachment.and_then(|attachment| attachment.spec.attachment_tickets.get(&id));
-    let ticket = match (draft.status.expansion_required, held) {
-        (true, None) if !draft.status.owner_id.is_empty() => Some(Box::new(Ticket {
-            id: id.clone(),
-            kind: TicketType::Expansion,
-            node_id: draft.status.owner_id.clone(),
-            parameters: [(DISABLE_FRONTEND.to_owned(), "false".to_owned())].into(),
-            owner: Some(Owner {
-                api_version: API_VERSION.to_owned(),
-                kind: "Volume".to_owned(),
-                namespace: namespace(draft.volume()).to_owned(),
-                name: draft.name().to_owned(),
-                uid: uid(draft.volume()).to_owned(),
-            }),
-            ..Default::default()
-        })),
-        (false, Some(_)) => None,
-        _ => return,
-    };
-    // After the status, which says why the ticket is there.
-    draft.last.push(Change::SetTicket { attachment, id, ticket });
+    let wish = if draft.status.expansion_required { Wish::Hold } else { Wish::Drop };
+    tickets::set(draft, TicketType::Expansion, wish, "false");
 }

@@ -25,18 +25,22 @@
 //! Every rule works on a [`draft::Draft`]: copies of the objects. What differs in the end is written, replicas first,
 //! then engines, then the volume's status: a status that was written implies that the specs were.
 
+mod balance;
 mod cleanup;
 mod create;
 mod delete;
 mod draft;
+mod evict;
 mod expand;
 mod health;
 mod migration;
+mod offline;
 mod rebuild;
 mod run;
 mod salvage;
 pub mod settings;
 pub mod state;
+mod tickets;
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -132,8 +136,10 @@ pub fn decide(observed: &Observed<'_>, now: Timestamp) -> Plan<Change> {
     health::look(&mut draft);
     salvage::salvage(&mut draft);
     expand::expand(&mut draft);
+    evict::evict(&mut draft);
     migration::migrate(&mut draft);
     rebuild::rebuild(&mut draft);
+    offline::rebuild(&mut draft);
     run::follow(&mut draft);
     cleanup::cleanup(&mut draft);
     create::condition(&mut draft);

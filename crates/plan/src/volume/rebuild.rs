@@ -11,6 +11,7 @@ use tether_crd::{NAMESPACE, Replica};
 use tether_model::reason::Reason;
 use tether_model::report::{Rule, Subject};
 
+use super::balance;
 use super::create::{find_place, replica};
 use super::draft::{Draft, Item};
 use crate::object::name;
@@ -36,7 +37,8 @@ pub(super) fn rebuild(draft: &mut Draft<'_>) {
     let wanted = usize::try_from(draft.volume().spec.number_of_replicas).unwrap_or(0);
     let usable = draft.replicas.iter().filter(|replica| is_usable(replica)).count();
     if usable >= wanted {
-        if !bring_home(draft) {
+        let moves = bring_home(draft) || (balance::wants_one_more(draft) && add(draft, None));
+        if !moves {
             draft.rests(REPLENISH, Reason::UpToDate, format!("{usable} of {wanted} replicas are there."));
         }
         return;
@@ -91,12 +93,12 @@ fn is_kept(replica: &Item<'_, Replica>) -> bool {
 }
 
 /// Counts for the number of replicas that the volume asks for.
-fn is_usable(replica: &Item<'_, Replica>) -> bool {
+pub(super) fn is_usable(replica: &Item<'_, Replica>) -> bool {
     is_kept(replica) && !replica.spec.eviction_requested
 }
 
 /// Failed, and may come back.
-fn is_potentially_reusable(replica: &Item<'_, Replica>) -> bool {
+pub(super) fn is_potentially_reusable(replica: &Item<'_, Replica>) -> bool {
     !replica.spec.failed_at.is_empty()
         && replica.is_scheduled()
         && replica.spec.active

@@ -1,9 +1,10 @@
 //! The settings of the system that the life of a volume depends on, with Longhorn's names and defaults.
 
 use jiff::SignedDuration;
-use tether_crd::volume::Choice;
+use tether_crd::volume::{Choice, ReplicaAutoBalance};
 use tether_crd::{Volume, settings};
 
+use crate::drain;
 use crate::placement::Policy;
 
 /// Values in force.
@@ -16,6 +17,12 @@ pub struct Settings {
     pub rebuilds_per_node: i64,
     /// Whether a volume may begin with fewer replicas than it asks for.
     pub allow_degraded_creation: bool,
+    /// Which replicas leave a cordoned node.
+    pub drain_policy: drain::Policy,
+    /// For a volume that does not say: whether it is rebuilt while nobody uses it.
+    pub offline_rebuilding: bool,
+    /// For a volume that does not say: whether its replicas move to spread evenly.
+    pub auto_balance: ReplicaAutoBalance,
     /// For a volume that does not say.
     pub placement: Policy,
 }
@@ -27,6 +34,9 @@ impl Default for Settings {
             replenishment_wait: SignedDuration::from_secs(600),
             rebuilds_per_node: 5,
             allow_degraded_creation: true,
+            drain_policy: drain::Policy::BlockIfContainsLastReplica,
+            offline_rebuilding: false,
+            auto_balance: ReplicaAutoBalance::Disabled,
             placement: Policy::default(),
         }
     }
@@ -40,6 +50,13 @@ impl Settings {
             replenishment_wait: seconds(all.number(settings::REPLICA_REPLENISHMENT_WAIT_INTERVAL)),
             rebuilds_per_node: all.number(settings::CONCURRENT_REPLICA_REBUILD_PER_NODE_LIMIT),
             allow_degraded_creation: all.flag(settings::ALLOW_VOLUME_CREATION_WITH_DEGRADED_AVAILABILITY),
+            drain_policy: drain::Policy::parse(&all.text(settings::NODE_DRAIN_POLICY)),
+            offline_rebuilding: all.flag(settings::OFFLINE_REPLICA_REBUILDING),
+            auto_balance: match all.text(settings::REPLICA_AUTO_BALANCE).as_str() {
+                "least-effort" => ReplicaAutoBalance::LeastEffort,
+                "best-effort" => ReplicaAutoBalance::BestEffort,
+                _ => ReplicaAutoBalance::Disabled,
+            },
             placement: Policy {
                 node_soft: all.flag(settings::REPLICA_SOFT_ANTI_AFFINITY),
                 zone_soft: all.flag(settings::REPLICA_ZONE_SOFT_ANTI_AFFINITY),

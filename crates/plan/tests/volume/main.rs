@@ -8,5 +8,6 @@ mod explain;
 mod golden;
 mod lives;
 mod migration;
+mod moving;
 mod stories;
 mod world;

@@ -164,9 +164,9 @@ fn the_number_of_replicas_can_change() {
 fn a_replica_that_is_to_leave_is_replaced_first() {
     let mut world = new_volume(2, &["a", "b", "c"]);
     world.settle("a");
-    let leaving = world.replicas.values_mut().next().unwrap();
-    leaving.spec.eviction_requested = true;
-    let name = leaving.metadata.name.clone().unwrap();
+    let leaving = world.replicas.values().next().unwrap();
+    let (name, node) = (leaving.metadata.name.clone().unwrap(), leaving.spec.node_id.clone());
+    world.hosts.get_mut(&node).unwrap().disks[0].is_evicting = true;
     world.settle("a");
     assert!(!world.replicas.contains_key(&name));
     assert_eq!((world.replicas.len(), world.status().1), (2, Robustness::Healthy));

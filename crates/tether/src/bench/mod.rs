@@ -3,6 +3,7 @@
 //! The same generator runs against each target in turn, in one run, so that the ratio between two servers means more
 //! than either figure: the machine's noise is in both.
 
+pub(crate) mod attach;
 pub(crate) mod attacher;
 mod fanout;
 pub(crate) mod fleet;

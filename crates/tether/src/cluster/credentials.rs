@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use tether_apiserver::pki::{Credentials, Kubeconfig, Pki};
 
 use super::marker::write_atomically;
-use super::{Layout, Marker, node_address, node_name};
+use super::{Layout, Marker, metrics_address, node_address, node_name};
 
 /// Opens the cluster's certificate authority, made on the first start, and writes every kubeconfig anew: the port
 /// may have changed, and certificates are renewed before they expire.
@@ -28,6 +28,10 @@ pub(crate) fn write_credentials(layout: &Layout, marker: &Marker) -> Result<()> 
         "kube-controller-manager",
         &pki.controller("kube-controller-manager", now)?,
     )?;
+    let metrics = pki.component("metrics", &[metrics_address(marker).to_string()], now)?;
+    let text = format!("{}{}", metrics.certificate_pem, metrics.key_pem);
+    let path = layout.metrics_certificate();
+    write_atomically(&path, text.as_bytes(), 0o600).with_context(|| format!("cannot write {}", path.display()))?;
     for number in 1..=marker.nodes {
         let name = node_name(number);
         write(&layout.node_kubeconfig(&name), &name, &pki.node(&name, now)?)?;

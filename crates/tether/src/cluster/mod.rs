@@ -61,6 +61,11 @@ impl Layout {
         self.dir.join("controller/kubeconfig")
     }
 
+    /// Certificate and key of the controllers' metrics.
+    pub(crate) fn metrics_certificate(&self) -> PathBuf {
+        self.dir.join("controller/metrics.pem")
+    }
+
     pub(crate) fn node(&self, name: &str) -> PathBuf {
         self.dir.join("nodes").join(name)
     }
@@ -130,6 +135,11 @@ pub(crate) fn node_address(marker: &Marker, number: u16) -> IpAddr {
     let [first, second, ..] = Uuid::try_parse(&marker.id).unwrap_or_default().into_bytes();
     // 127.0.x.x is left to the host: 127.0.0.1, and 127.0.1.1 which Debian gives to the host's name.
     Ipv4Addr::new(127, first.max(1), second, number as u8).into()
+}
+
+/// Where the controllers' metrics are: beside the addresses of nodes, of which there are fewer.
+pub(crate) fn metrics_address(marker: &Marker) -> IpAddr {
+    node_address(marker, 254)
 }
 
 /// Nodes are spread over three zones, so that topology has something to say.

@@ -7,7 +7,7 @@ use clap::Subcommand;
 
 use super::attacher_bench;
 use super::role::{self, Threads};
-use crate::bench::{self, Fanout, Figure, Plan, Report, Target, fleet};
+use crate::bench::{self, Fanout, Figure, Plan, Report, Target, attach, fleet};
 use crate::client;
 use crate::output::{self, Exit, Format};
 
@@ -23,7 +23,35 @@ pub(crate) struct Args {
 enum What {
     Api(ApiArgs),
     Fleet(FleetArgs),
+    Attach(AttachArgs),
     Attacher(attacher_bench::Args),
+}
+
+/// Attaches and detaches a volume of its own, again and again
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Makes a volume in a running cluster, attaches it to its nodes in turn, and prints how long that takes from the ticket to its \
+                  satisfaction, phase by phase: until the controllers decided (decide), until the replicas run and the engine is told to \
+                  start (replicas), until it serves (engine), until the ticket says so (tell). The first attachment, which makes the \
+                  volume's data, is counted apart.\n\n\
+                  Example:\n  tether bench attach --kubeconfig ~/.local/share/tether/kubeconfig --rounds 50"
+)]
+struct AttachArgs {
+    /// The cluster
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: PathBuf,
+    /// How often the volume is attached
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    rounds: u16,
+    /// Replicas of the volume
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=20))]
+    replicas: u16,
+    /// Without a block device
+    #[arg(long)]
+    no_frontend: bool,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
 }
 
 /// Thousands of volumes on hundreds of nodes whose instance managers only pretend
@@ -112,8 +140,24 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     match &args.what {
         What::Api(args) => runtime.block_on(api(args)),
         What::Fleet(args) => runtime.block_on(fleet(args)),
+        What::Attach(args) => runtime.block_on(attach(args)),
         What::Attacher(args) => runtime.block_on(attacher_bench::run(args)),
     }
+}
+
+async fn attach(args: &AttachArgs) -> Result<Exit> {
+    let client = client::from_file(&args.kubeconfig, "tether-bench").await?;
+    let plan = attach::Plan { rounds: args.rounds.into(), replicas: args.replicas.into(), frontend: !args.no_frontend };
+    let figures = attach::run(&client, &plan).await.context("bench of attachments")?;
+    output::print(args.output, &figures, |figures| {
+        let mut rows = vec![["PHASE", "P50 MS", "P99 MS", "COUNT"].map(str::to_owned).to_vec()];
+        for figure in figures {
+            let (p50, p99) = (format!("{:.1}", figure.p50_ms), format!("{:.1}", figure.p99_ms));
+            rows.push(vec![figure.name.clone(), p50, p99, figure.count.to_string()]);
+        }
+        output::columns(&rows)
+    })?;
+    Ok(Exit::Success)
 }
 
 async fn fleet(args: &FleetArgs) -> Result<Exit> {

@@ -1,10 +1,11 @@
 //! `tether controller`: all cluster controllers, against any Kubernetes.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::runtime::wait::await_condition;
@@ -13,6 +14,7 @@ use tether_controllers::{Options, leader};
 use tether_plan::attach_detach;
 use tether_plan::node::lifecycle;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use super::role::{self, Threads};
 use crate::client;
@@ -45,6 +47,15 @@ pub(crate) struct Args {
     /// How long nothing may be heard of a node before it counts as not ready
     #[arg(long, default_value = "50s", value_name = "TIME", env = "TETHER_NODE_MONITOR_GRACE")]
     node_monitor_grace: SignedDuration,
+    /// Address and port of `/metrics`, over TLS, for tokens that may read it
+    #[arg(long, value_name = "ADDRESS", requires_all = ["metrics_certificate", "metrics_key"])]
+    metrics_listen: Option<SocketAddr>,
+    /// Certificate of the metrics, as PEM
+    #[arg(long, value_name = "FILE", requires = "metrics_listen")]
+    metrics_certificate: Option<PathBuf>,
+    /// Its key, as PEM; may be in the same file
+    #[arg(long, value_name = "FILE", requires = "metrics_listen")]
+    metrics_key: Option<PathBuf>,
     #[command(flatten)]
     logs: LogArgs,
 }
@@ -70,9 +81,30 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
             }),
             ..Options::default()
         };
+        serve_metrics(args, &client, &options, &cancel)?;
         tether_controllers::run(client, options, cancel).await?;
         Ok(Exit::Success)
     })
+}
+
+/// Serves metrics beside the controllers, which go on without them.
+fn serve_metrics(args: &Args, client: &Client, options: &Options, cancel: &CancellationToken) -> Result<()> {
+    let (Some(address), Some(certificate), Some(key)) =
+        (args.metrics_listen, &args.metrics_certificate, &args.metrics_key)
+    else {
+        return Ok(());
+    };
+    let certificate =
+        std::fs::read(certificate).with_context(|| format!("--metrics-certificate {}", certificate.display()))?;
+    let key = std::fs::read(key).with_context(|| format!("--metrics-key {}", key.display()))?;
+    let (client, metrics, cancel) = (client.clone(), options.metrics.clone(), cancel.clone());
+    tokio::spawn(async move {
+        let render = move || metrics.render();
+        if let Err(error) = tether_server::serve_metrics(address, (&certificate, &key), client, render, cancel).await {
+            tracing::error!(%error, "no metrics");
+        }
+    });
+    Ok(())
 }
 
 /// Says so once a pod can be made: without the account that every pod has by default, it would be refused.

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -15,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::DataDir;
 use super::role::{self, Threads};
-use crate::cluster::{self, Cleaned, Held, Layout, Lock, Marker, node_address, node_name, node_zone};
+use crate::cluster::{self, Cleaned, Held, Layout, Lock, Marker, metrics_address, node_address, node_name, node_zone};
 use crate::logging::{self, LogArgs};
 use crate::output::{self, Exit};
 use crate::supervisor::{APISERVER, Program, Supervisor};
@@ -29,6 +30,8 @@ const DEFAULT_PORT: u16 = 6443;
 const NODE_LEASE: SignedDuration = SignedDuration::from_secs(40);
 /// A busy laptop lets a process wait for most of a second.
 const SHORTEST_GRACE: SignedDuration = SignedDuration::from_secs(2);
+/// Where dashboards of Longhorn expect metrics.
+const METRICS_PORT: u16 = 9500;
 
 /// Starts a cluster: API server, controllers and nodes, each a process on the loopback
 ///
@@ -234,6 +237,12 @@ fn programs(layout: &Layout, marker: &Marker, up: &Args, namespaces: bool) -> Ve
         "--attach-detach".into(),
         "--node-monitor-grace".into(),
         grace.into(),
+        "--metrics-listen".into(),
+        metrics(marker).to_string().into(),
+        "--metrics-certificate".into(),
+        layout.metrics_certificate().into(),
+        "--metrics-key".into(),
+        layout.metrics_certificate().into(),
     ]);
     let mut csi: Vec<OsString> = vec!["csi".into(), "--controller".into(), "--endpoint".into()];
     csi.extend([layout.run().join("csi.sock").into(), "--kubeconfig".into(), layout.controller_kubeconfig().into()]);
@@ -260,6 +269,10 @@ fn programs(layout: &Layout, marker: &Marker, up: &Args, namespaces: bool) -> Ve
     programs
 }
 
+fn metrics(marker: &Marker) -> SocketAddr {
+    SocketAddr::new(metrics_address(marker), METRICS_PORT)
+}
+
 /// Tells what the last `tether up` left behind.
 fn report(cleaned: &Cleaned) {
     if !cleaned.is_empty() {
@@ -283,6 +296,7 @@ fn table(layout: &Layout, marker: &Marker, mounts_unavailable: Option<&str>) -> 
     let row = |name: &str, value: String| vec![name.to_owned(), value];
     output::columns(&[
         row("API server", format!("https://127.0.0.1:{}", marker.api_port)),
+        row("metrics", format!("https://{}/metrics", metrics(marker))),
         row("kubeconfig", kubeconfig.display().to_string()),
         row("nodes", nodes),
         row("mounts", mounts),

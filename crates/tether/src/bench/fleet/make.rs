@@ -1,4 +1,6 @@
-//! The nodes of a fleet, with a disk and an instance manager each, and their end.
+//! The nodes of a fleet, with a disk each, and their end. Their instance managers are made by the controllers.
+
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -7,8 +9,11 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node as KubeNode;
 use kube::Client;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::runtime::wait::{Condition, await_condition};
 use serde_json::{Value, json};
+use tether_crd::instance_manager::InstanceManagerState;
 use tether_crd::{InstanceManager, Node, Volume, names};
+use tether_plan::instance_manager;
 
 use super::{Plan, objects};
 
@@ -25,7 +30,8 @@ const DISK_BYTES: i64 = 1 << 44;
 const LEASES: &str = "kube-node-lease";
 /// Kubernetes' own.
 const LEASE_SECONDS: u32 = 40;
-const IMAGE: &str = "tether";
+/// A fleet that does not come up in this time never will.
+const SLOW: Duration = Duration::from_secs(120);
 
 pub(super) fn node_name(index: usize) -> String {
     format!("fleet-{index:04}")
@@ -40,7 +46,7 @@ pub(super) fn address(index: usize) -> String {
 }
 
 pub(super) fn manager_name(node: &str) -> String {
-    names::instance_manager(node, IMAGE, "v1")
+    names::instance_manager(node, instance_manager::IMAGE, "v1")
 }
 
 /// Makes all of them; those of an earlier run are taken over.
@@ -75,30 +81,34 @@ async fn node(client: &Client, index: usize) -> Result<()> {
     });
     let nodes = objects::<Node>(client);
     create(&nodes, &object).await?;
-    let good = [condition("Ready"), condition("Schedulable")];
     let disk = json!({
         "diskUUID": uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_DNS, name.as_bytes()).to_string(), "diskName": "default",
         "diskPath": "/var/lib/longhorn", "diskType": "filesystem", "storageAvailable": DISK_BYTES,
-        "storageMaximum": DISK_BYTES, "conditions": good,
+        "storageMaximum": DISK_BYTES, "conditions": [condition("Ready"), condition("Schedulable")],
     });
-    status(
-        &nodes,
-        &name,
-        json!({
-            "conditions": good, "zone": zone, "region": "fleet", "diskStatus": {"default": disk},
-        }),
-    )
-    .await?;
+    status(&nodes, &name, json!({"diskStatus": {"default": disk}})).await
+}
 
+/// Waits until the controllers have made the instance manager of each node and found it running.
+pub(super) async fn ready(client: &Client, count: usize) -> Result<()> {
     let managers = objects::<InstanceManager>(client);
-    let manager = manager_name(&name);
-    let object = json!({
-        "apiVersion": tether_crd::API_VERSION, "kind": "InstanceManager",
-        "metadata": {"name": manager, "namespace": tether_crd::NAMESPACE},
-        "spec": {"image": IMAGE, "nodeID": name, "type": "aio", "dataEngine": "v1"},
-    });
-    create(&managers, &object).await?;
-    status(&managers, &manager, json!({"currentState": "running", "ownerID": name, "ip": address(index)})).await
+    for name in (0..count).map(node_name) {
+        let runs = |manager: Option<&InstanceManager>| {
+            manager.is_some_and(|manager| manager.status.current_state == InstanceManagerState::Running)
+        };
+        until(&managers, &manager_name(&name), runs).await?;
+        until(&objects::<Node>(client), &name, |node: Option<&Node>| node.is_some_and(Node::is_ready)).await?;
+    }
+    Ok(())
+}
+
+async fn until<K>(api: &Api<K>, name: &str, what: impl Condition<K>) -> Result<()>
+where
+    K: kube::Resource + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,
+{
+    let found = tokio::time::timeout(SLOW, await_condition(api.clone(), name, what)).await;
+    found.with_context(|| format!("{name} did not become what the fleet needs within {SLOW:?}"))??;
+    Ok(())
 }
 
 /// Says that the node is alive.
@@ -112,20 +122,18 @@ pub(super) async fn heartbeat(client: &Client, node: &str) -> Result<()> {
     Ok(())
 }
 
-/// The node is found to be down, without the wait for its lease to run out.
+/// The node is found to be down, without the wait for its lease to run out; the rest is the controllers' to find.
 pub(super) async fn lose(client: &Client, index: usize) -> Result<()> {
     let name = node_name(index);
     status(&Api::<KubeNode>::all(client.clone()), &name, json!({"conditions": [kube_ready("Unknown")]})).await?;
-    let ready = json!({
-        "type": "Ready", "status": "False", "reason": "KubernetesNodeNotReady", "message": "lost by the bench",
-        "lastTransitionTime": Timestamp::now().to_string(), "lastProbeTime": "",
-    });
-    status(&objects::<Node>(client), &name, json!({"conditions": [ready, condition("Schedulable")]})).await?;
-    status(&objects::<InstanceManager>(client), &manager_name(&name), json!({"currentState": "unknown"})).await
+    until(&objects::<Node>(client), &name, |node: Option<&Node>| node.is_some_and(Node::is_down)).await
 }
 
 pub(super) async fn bring_back(client: &Client, index: usize) -> Result<()> {
-    node(client, index).await
+    let name = node_name(index);
+    heartbeat(client, &name).await?;
+    status(&Api::<KubeNode>::all(client.clone()), &name, json!({"conditions": [kube_ready("True")]})).await?;
+    until(&objects::<Node>(client), &name, |node: Option<&Node>| node.is_some_and(Node::is_ready)).await
 }
 
 /// Removes what the bench made.
@@ -142,12 +150,11 @@ pub(super) async fn unmake(client: &Client, plan: &Plan) -> Result<()> {
         .iter()
         .any(|volume| volume.metadata.name.as_deref().is_some_and(|name| name.starts_with("fleet-vol-")))
     {
-        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
     }
     let (kube_nodes, leases) = (Api::<KubeNode>::all(client.clone()), Api::<Lease>::namespaced(client.clone(), LEASES));
-    let (nodes, managers) = (objects::<Node>(client), objects::<InstanceManager>(client));
+    let nodes = objects::<Node>(client);
     for name in (0..plan.nodes).map(node_name) {
-        remove(&managers, manager_name(&name)).await?;
         let allowed = Patch::Merge(json!({"spec": {"allowScheduling": false}}));
         nodes.patch(&name, &PatchParams::default(), &allowed).await?;
         remove(&nodes, name.clone()).await?;

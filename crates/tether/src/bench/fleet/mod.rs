@@ -63,6 +63,7 @@ pub(crate) async fn run(client: &Client, plan: &Plan, progress: &dyn Fn(&str)) -
     progress(&format!("making {} nodes", plan.nodes));
     make::nodes(client, plan.nodes).await?;
     let agents = Agents::start(client, plan.nodes);
+    make::ready(client, plan.nodes).await?;
     let tickets = Tickets::watch(client);
     let outcome = measure(client, plan, &agents, &tickets, progress).await;
     if !plan.keep {
@@ -106,6 +107,7 @@ async fn measure(
         progress(&format!("losing a node with {} volumes", plan.lost));
         agents.lose(make::LOST);
         make::lose(client, make::LOST).await?;
+        agents.miss(make::LOST).await?;
         figures.push(tickets.attach(client, "attach elsewhere after a node is lost", &load::moved(plan), None).await?);
         make::bring_back(client, make::LOST).await?;
         agents.bring_back(make::LOST).await?;

@@ -416,7 +416,6 @@ mod tests {
         for change in plan.changes {
             match change {
                 EngineChange::SetStatus { status, .. } => engine.status = *status,
-                EngineChange::RemoveDevice => {}
                 other => told.push(format!("{other:?}")),
             }
         }
@@ -444,7 +443,7 @@ mod tests {
         step(&mut engine, Manager::Known, Some(&serving(both)));
         assert_eq!(engine.status, before, "nothing is written twice");
         engine.spec.desire_state = InstanceState::Stopped;
-        assert_eq!(step(&mut engine, Manager::Known, Some(&serving(Vec::new()))), ["Stop"]);
+        assert_eq!(step(&mut engine, Manager::Known, Some(&serving(Vec::new()))), ["Stop { keep_device: false }"]);
         step(&mut engine, Manager::Known, None);
         assert_eq!((engine.status.current_state, modes(&engine).as_str()), (InstanceState::Stopped, ""));
     }

@@ -106,16 +106,18 @@ async fn lead(client: Client, options: &Options) -> Result<(), Ended> {
     context.watch(&mut tasks);
     context.ready().await;
     tracing::info!("every kind was listed");
-    tasks.spawn(work(lifecycle, lifecycle_queue));
-    tasks.spawn(work(eviction, eviction_queue));
-    tasks.spawn(work(pod_gc, pod_gc_queue));
-    tasks.spawn(work(garbage, garbage_queue));
-    tasks.spawn(work(namespaces, namespace_queue));
-    tasks.spawn(work(definitions, definition_queue));
-    tasks.spawn(work(accounts, account_queue));
-    tasks.spawn(work(binding, binding_queue));
-    tasks.spawn(work(budgets, budget_queue));
-    tasks.spawn(work(scheduler, schedule_queue));
+    if options.cluster {
+        tasks.spawn(work(lifecycle, lifecycle_queue));
+        tasks.spawn(work(eviction, eviction_queue));
+        tasks.spawn(work(pod_gc, pod_gc_queue));
+        tasks.spawn(work(garbage, garbage_queue));
+        tasks.spawn(work(namespaces, namespace_queue));
+        tasks.spawn(work(definitions, definition_queue));
+        tasks.spawn(work(accounts, account_queue));
+        tasks.spawn(work(binding, binding_queue));
+        tasks.spawn(work(budgets, budget_queue));
+        tasks.spawn(work(scheduler, schedule_queue));
+    }
     tasks.spawn(work_many(tickets, ticket_queue, tickets::AT_ONCE));
     tasks.spawn(work_many(volumes, volume_queue, volume::AT_ONCE));
     tasks.spawn(work_many(snapshots, snapshot_queue, snapshot::AT_ONCE));

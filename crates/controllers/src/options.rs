@@ -19,6 +19,8 @@ pub struct Options {
     pub node: node::lifecycle::Settings,
     /// Which pods are garbage.
     pub pod_gc: pod_gc::Settings,
+    /// Do what Kubernetes' own controllers do; not on a cluster that has them.
+    pub cluster: bool,
     /// Attach volumes to nodes; `None` where Kubernetes' own controller does it.
     pub attach_detach: Option<attach_detach::Settings>,
     /// Look after volumes; not on a cluster that has no definitions of them.
@@ -42,6 +44,7 @@ impl Default for Options {
             leader_election: None,
             node: node::lifecycle::Settings::default(),
             pod_gc: pod_gc::Settings::default(),
+            cluster: true,
             attach_detach: None,
             volumes: true,
             storage_nodes: false,

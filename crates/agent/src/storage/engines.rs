@@ -38,6 +38,9 @@ const SLOW_START: SignedDuration = SignedDuration::from_secs(1);
 /// anybody from stopping the engine.
 const PROMOTION_WAIT: Duration = Duration::from_secs(1);
 
+/// Between two looks at the tickets of a volume whose device waits here for an engine.
+const TICKET_LOOK: SignedDuration = SignedDuration::from_secs(2);
+
 pub(super) struct Engines {
     shared: Arc<Shared>,
     cache: Arc<Cache<Engine>>,
@@ -203,28 +206,32 @@ impl Engines {
 
     /// The engine is not one of this node, or not any more: it was taken away while nothing was heard of this node. Nobody
     /// here will serve its device again, so that whoever still waits for it has to hear that it is gone.
-    async fn left_behind(&self, engine: &str) -> Result<(), WriteError> {
-        let Some(volume) = names::volume_of_engine(engine) else { return Ok(()) };
+    /// While a ticket asks for the volume here, its engine will be back and the device waits; when to look again then.
+    async fn left_behind(&self, engine: &str) -> Result<Option<Timestamp>, WriteError> {
+        let Some(volume) = names::volume_of_engine(engine) else { return Ok(None) };
         let _devices = self.devices.write().await;
         if self.cache.list().iter().any(|held| held.spec.volume_name == volume) {
-            return Ok(());
+            return Ok(None);
         }
         let runs = self.shared.view.lock().get(engine).is_some_and(|found| found.kind == "engine");
         let place = self.shared.layout.devices.as_ref();
         let device = place.zip(Name::new(volume).ok()).is_some_and(|(place, name)| place.directory(&name).exists());
         if !runs && !device {
-            return Ok(());
+            return Ok(None);
         }
         let found = self.shared.api::<Engine>().get_opt(engine).await;
         let found = found.map_err(|error| WriteError::of("read an engine", error))?;
         if found.is_some_and(|found| found.spec.node_id == self.shared.node) {
-            return Ok(());
+            return Ok(None);
+        }
+        if self.has_ticket(volume).await? {
+            return Ok(Some(Timestamp::now() + TICKET_LOOK));
         }
         tracing::info!(engine, "is not to run on this node: what is left of it goes");
         if runs {
             self.stop(engine, false).await?;
         }
-        self.remove_device(volume).await
+        self.remove_device(volume).await.map(|()| None)
     }
 
     /// Whether a ticket asks for the volume on this node; asked only when an engine is to end.
@@ -233,11 +240,14 @@ impl Engines {
         if engine.spec.desire_state == InstanceState::Running || is_over {
             return Ok(false);
         }
-        let attachments = self.shared.api::<VolumeAttachment>();
-        let found = attachments.get_opt(&engine.spec.volume_name).await;
+        Ok(!is_deleting(engine) && self.has_ticket(&engine.spec.volume_name).await?)
+    }
+
+    async fn has_ticket(&self, volume: &str) -> Result<bool, WriteError> {
+        let found = self.shared.api::<VolumeAttachment>().get_opt(volume).await;
         let found = found.map_err(|error| WriteError::of("read the tickets of a volume", error))?;
-        let tickets = found.iter().flat_map(|held| held.spec.attachment_tickets.values());
-        Ok(!is_deleting(engine) && tickets.into_iter().any(|ticket| ticket.node_id == self.shared.node))
+        let mut tickets = found.iter().flat_map(|held| held.spec.attachment_tickets.values());
+        Ok(tickets.any(|ticket| ticket.node_id == self.shared.node))
     }
 
     /// An engine that did not end in order leaves its device waiting for the next one, which does not come here.
@@ -262,7 +272,7 @@ impl Reconcile for Engines {
     async fn reconcile(&self, key: &String) -> Result<Option<Timestamp>, WriteError> {
         for _ in 0..MAX_LOOKS {
             let Some(engine) = self.cache.get(NAMESPACE, key) else {
-                return self.left_behind(key).await.map(|()| None);
+                return self.left_behind(key).await;
             };
             let (manager, found) = {
                 let view = self.shared.view.lock();

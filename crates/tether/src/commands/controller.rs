@@ -27,7 +27,8 @@ const ACCOUNT_WAIT: Duration = Duration::from_secs(10);
 /// Runs the cluster controllers: scheduling, binding, node lifecycle, garbage collection
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Prints a line `ready` on standard output once the controllers run.\n\n\
-                  Example:\n  tether controller --kubeconfig ./kubeconfig")]
+                  Examples:\n  tether controller --kubeconfig ./kubeconfig\n  \
+                  tether controller --kubeconfig ./kubeconfig --volumes-only")]
 pub(crate) struct Args {
     /// Credentials of the controllers
     #[arg(long)]
@@ -35,6 +36,9 @@ pub(crate) struct Args {
     /// Run only while leading; `false` if this is the only process of its kind
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set)]
     leader_elect: bool,
+    /// Only look after volumes, on a cluster that has Kubernetes' own controllers
+    #[arg(long, conflicts_with = "attach_detach")]
+    volumes_only: bool,
     /// Also attach volumes to nodes, where Kubernetes' own controller does not
     #[arg(long)]
     attach_detach: bool,
@@ -73,6 +77,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
                 disable_force_detach: args.disable_force_detach_on_timeout,
             }),
             node: lifecycle::Settings { monitor_grace: args.node_monitor_grace, ..Default::default() },
+            cluster: !args.volumes_only,
             storage_nodes: true,
             root_ca: client::root_ca(&args.kubeconfig)?,
             on_leading: Arc::new({

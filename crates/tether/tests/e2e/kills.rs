@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
-use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
@@ -35,6 +35,10 @@ while [ $stop = 0 ]; do
 done
 exit 0
 "#;
+/// The code of a shell that SIGTERM ended.
+const TERMINATED: i32 = 128 + 15;
+/// Keeps a pod's object until it was looked at.
+const KEPT: &str = "tether.test/kept";
 /// How long a process that was killed may take to be back, and whoever waits for it to go on.
 const PATIENCE: Duration = Duration::from_secs(240);
 /// Between two kills.
@@ -61,15 +65,28 @@ struct Slot {
     claim: String,
     /// What the last pod left.
     count: u64,
+    /// Pods so far.
+    round: u64,
     state: State,
     since: Instant,
 }
 
 enum State {
     Idle,
-    Starting { pod: String },
-    Running { pod: String, until: Instant },
-    Ending { pod: String },
+    Starting {
+        pod: String,
+    },
+    Running {
+        pod: String,
+        until: Instant,
+    },
+    /// It was deleted, and is kept until it is known how it ended.
+    Ending {
+        pod: String,
+    },
+    Going {
+        pod: String,
+    },
 }
 
 /// Runs `claims` claims for `time` with kills, and checks the end.
@@ -79,7 +96,7 @@ pub(crate) fn kills(lab: &Lab, seed: u64, claims: usize, time: Duration) {
         .map(|number| {
             let claim = format!("k{seed}-{number}");
             lab.claim(&claim, json!({"resources": {"requests": {"storage": "64Mi"}}}));
-            Slot { claim, count: 0, state: State::Idle, since: Instant::now() }
+            Slot { claim, count: 0, round: 0, state: State::Idle, since: Instant::now() }
         })
         .collect();
     let (began, mut next_kill) = (Instant::now(), Instant::now() + Duration::from_secs(3));
@@ -122,9 +139,12 @@ fn step(
     let next = match &slot.state {
         State::Idle if !starts => return took,
         State::Idle => {
-            let pod = format!("{}-{}", slot.claim, slot.count);
+            let pod = format!("{}-{}", slot.claim, slot.round);
             let node = random.next() as usize % lab.nodes.len();
-            start(lab, &pod, node, slot).then_some(State::Starting { pod })
+            start(lab, &pod, node, slot).then(|| {
+                slot.round += 1;
+                State::Starting { pod }
+            })
         }
         State::Starting { pod } | State::Running { pod, .. } if failed(pods.get(pod)) => {
             panic!("{pod} failed: {:#?}\n{}", pods[pod].status, log_of(lab, &pods[pod]))
@@ -138,16 +158,29 @@ fn step(
             .run(lab.api::<Pod>().delete(pod, &DeleteParams::default()))
             .is_ok()
             .then(|| State::Ending { pod: pod.clone() }),
-        State::Ending { pod } => (!pods.contains_key(pod)).then(|| {
-            slot.count += 1;
-            State::Idle
+        State::Ending { pod } => ended(lab, pods.get(pod)).map(|left| {
+            slot.count += u64::from(left);
+            State::Going { pod: pod.clone() }
         }),
+        State::Going { pod } => (!pods.contains_key(pod)).then_some(State::Idle),
     };
     if let Some(next) = next {
         slot.state = next;
         slot.since = Instant::now();
     }
     took
+}
+
+/// Whether a pod that was deleted left something, once it has ended: one that was told to end before it could listen did not.
+fn ended(lab: &Lab, pod: Option<&Pod>) -> Option<bool> {
+    let pod = pod.filter(|pod| matches!(phase(Some(pod)), Some("Succeeded" | "Failed")))?;
+    let status = pod.status.as_ref()?.container_statuses.as_ref()?.first()?;
+    let code = status.state.as_ref()?.terminated.as_ref()?.exit_code;
+    assert!(matches!(code, 0 | TERMINATED), "{:?} ended with {code}\n{}", pod.metadata.name, log_of(lab, pod));
+    let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    let name = pod.metadata.name.as_deref()?;
+    lab.run(lab.api::<Pod>().patch(name, &PatchParams::default(), &patch)).ok()?;
+    Some(code == 0)
 }
 
 fn failed(pod: Option<&Pod>) -> bool {
@@ -158,7 +191,8 @@ fn failed(pod: Option<&Pod>) -> bool {
 
 /// Creates the pod, once: an answer that was lost may have been a success.
 fn start(lab: &Lab, name: &str, node: usize, slot: &Slot) -> bool {
-    let pod = of(json!({"metadata": {"name": name}, "spec": {
+    let finalizers: &[&str] = if name.ends_with("-last") { &[] } else { &[KEPT] };
+    let pod = of(json!({"metadata": {"name": name, "finalizers": finalizers}, "spec": {
         "nodeName": lab.nodes[node], "restartPolicy": "Never", "terminationGracePeriodSeconds": 120,
         "containers": [{
             "name": "app", "image": "tether", "command": ["sh", "-c", SCRIPT],
@@ -177,7 +211,7 @@ fn start(lab: &Lab, name: &str, node: usize, slot: &Slot) -> bool {
 fn describe(lab: &Lab, slot: &Slot) -> String {
     let pod = match &slot.state {
         State::Idle => return "idle".to_owned(),
-        State::Starting { pod } | State::Running { pod, .. } | State::Ending { pod } => pod,
+        State::Starting { pod } | State::Running { pod, .. } | State::Ending { pod } | State::Going { pod } => pod,
     };
     let found = lab.run(lab.api::<Pod>().get_opt(pod));
     format!("{pod} is {found:#?}\nevents: {:#?}", lab.events(pod))

@@ -41,8 +41,6 @@ const TERMINATED: i32 = 128 + 15;
 const KEPT: &str = "tether.test/kept";
 /// How long a process that was killed may take to be back, and whoever waits for it to go on.
 const PATIENCE: Duration = Duration::from_secs(240);
-/// Between two kills.
-const KILL_EVERY_MS: (u64, u64) = (1500, 4000);
 /// How long a pod lives.
 const LIFE_MS: (u64, u64) = (1000, 6000);
 
@@ -89,8 +87,9 @@ enum State {
     },
 }
 
-/// Runs `claims` claims for `time` with kills, and checks the end.
-pub(crate) fn kills(lab: &Lab, seed: u64, claims: usize, time: Duration) {
+/// Runs `claims` claims for `time` with a kill every so many milliseconds, and checks the end. A process that is killed
+/// again and again is restarted less and less often: a long run needs longer pauses.
+pub(crate) fn kills(lab: &Lab, seed: u64, claims: usize, time: Duration, every_ms: (u64, u64)) {
     let mut random = Random(seed);
     let mut slots: Vec<Slot> = (0..claims)
         .map(|number| {
@@ -104,7 +103,7 @@ pub(crate) fn kills(lab: &Lab, seed: u64, claims: usize, time: Duration) {
     let mut longest = Duration::ZERO;
     while began.elapsed() < time || slots.iter().any(|slot| !matches!(slot.state, State::Idle)) {
         if Instant::now() >= next_kill && began.elapsed() < time {
-            next_kill = Instant::now() + random.between(KILL_EVERY_MS);
+            next_kill = Instant::now() + random.between(every_ms);
             *killed.entry(kill_one(lab, &mut random)).or_default() += 1;
         }
         let pods = snapshot(lab);

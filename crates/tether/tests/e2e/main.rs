@@ -77,7 +77,7 @@ fn nodes_that_go_away() {
 fn pods_come_and_go_while_processes_are_killed() {
     if has_devices("pods_come_and_go_while_processes_are_killed") && std::env::var_os("TETHER_E2E_KUBECONFIG").is_none()
     {
-        kills::kills(&Lab::start(&[]), 1, 4, Duration::from_secs(25));
+        kills::kills(&Lab::start(&[]), 1, 4, Duration::from_secs(25), (1500, 4000));
     }
 }
 
@@ -89,6 +89,6 @@ fn pods_come_and_go_in_a_long_campaign() {
         |name: &str, default: u64| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default);
     for seed in number("TETHER_FIRST_SEED", 0)..number("TETHER_FIRST_SEED", 0) + number("TETHER_SEEDS", 1) {
         eprintln!("seed {seed}");
-        kills::kills(&Lab::start(&[]), seed, 20, Duration::from_secs(600));
+        kills::kills(&Lab::start(&[]), seed, 20, Duration::from_secs(600), (7000, 15_000));
     }
 }

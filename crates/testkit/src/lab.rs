@@ -154,6 +154,14 @@ impl Lab {
         self.wait::<Volume>(volume, attached).expect("it must exist")
     }
 
+    /// Waits until the volume is on the node, with however many replicas.
+    pub fn until_attached(&self, volume: &str, node: &str) {
+        let node = node.to_owned();
+        self.wait::<Volume>(volume, move |found: Option<&Volume>| {
+            found.is_some_and(|found| found.status.state == State::Attached && found.status.current_node_id == node)
+        });
+    }
+
     /// Takes the ticket of [`Lab::ticket`] out and waits until the volume is nowhere.
     pub fn detach(&self, volume: &str) {
         self.ticket(volume, None);

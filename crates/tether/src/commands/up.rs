@@ -82,7 +82,10 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     cluster::write_credentials(&layout, &marker)?;
     check_grace(args.node_grace)?;
     let mounts_unavailable = match args.no_devices {
-        true => Some("--no-devices".to_owned()),
+        true => {
+            fs::create_dir_all(layout.run()).with_context(|| format!("cannot create {}", layout.run().display()))?;
+            Some("--no-devices".to_owned())
+        }
         false => hold_namespaces(&layout, &marker)?,
     };
     let programs = programs(&layout, &marker, args, mounts_unavailable.is_none());

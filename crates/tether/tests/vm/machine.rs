@@ -16,6 +16,8 @@ const MODULES: [&str; 6] =
     ["virtio_ring", "virtio", "virtio_pci_legacy_dev", "virtio_pci_modern_dev", "virtio_pci", "virtio_blk"];
 /// Software emulation on a loaded machine is slow.
 pub const LIMIT: Duration = Duration::from_secs(240);
+/// Signs of life after a move that are looked at for a gap.
+const FIRST_LINES: u64 = 10;
 /// Where `./test.sh` puts a kernel.
 const KERNEL_DIR: &str = "/var/cache/tether-test/kernel";
 const KERNEL_ENV: &str = "TETHER_TEST_KERNEL";
@@ -95,6 +97,8 @@ struct Console {
     lines: u64,
     first: Option<Instant>,
     last: Option<Instant>,
+    /// The longest time between two of the first lines.
+    gap: Duration,
     sweeps: u64,
     bad: Vec<String>,
 }
@@ -108,8 +112,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Starts a machine on the volume at `disk`. With `incoming`, it waits there for another one's state.
-    pub fn start(image: &Image, dir: &Path, name: &str, disk: (SocketAddr, &str), incoming: Option<u16>) -> Self {
+    /// Starts a machine on the volume at `disk`. With `incoming`, it waits to be told where to receive another one's state.
+    pub fn start(image: &Image, dir: &Path, name: &str, disk: (SocketAddr, &str), incoming: bool) -> Self {
         let qmp = dir.join(format!("{name}.qmp"));
         let drive = json!({
             "driver": "raw", "node-name": "disk", "cache": {"direct": true},
@@ -124,8 +128,8 @@ impl Machine {
         command.arg("-kernel").arg(&image.kernel).arg("-initrd").arg(&image.initramfs);
         command.args(["-blockdev", &drive.to_string(), "-device", "virtio-blk-pci,drive=disk"]);
         command.arg("-qmp").arg(format!("unix:{},server=on,wait=off", qmp.display()));
-        if let Some(port) = incoming {
-            command.args(["-incoming", &format!("tcp:127.0.0.1:{port}")]);
+        if incoming {
+            command.args(["-incoming", "defer"]);
         }
         let errors = std::fs::File::create(dir.join(format!("{name}.err"))).expect("a file can be made");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors);
@@ -143,6 +147,9 @@ impl Machine {
                     console.sweeps += 1;
                 } else if text.parse::<u64>().is_ok() {
                     console.lines += 1;
+                    if let Some(last) = console.last.filter(|_| console.lines < FIRST_LINES) {
+                        console.gap = console.gap.max(now - last);
+                    }
                     console.first.get_or_insert(now);
                     console.last = Some(now);
                 }
@@ -151,8 +158,8 @@ impl Machine {
         Self { process, qmp, console }
     }
 
-    /// Waits until QEMU answers: then it also waits for another one's state.
-    pub fn listens(&mut self) {
+    /// Lets the machine wait for another one's state; where it waits.
+    pub fn receive(&mut self) -> String {
         let deadline = Instant::now() + LIMIT;
         while UnixStream::connect(&self.qmp).is_err() {
             let ended = self.process.try_wait().expect("a child can be asked");
@@ -160,6 +167,10 @@ impl Machine {
             assert!(Instant::now() < deadline, "QEMU does not answer");
             thread::sleep(Duration::from_millis(20));
         }
+        let place = format!("unix:{}", self.qmp.with_extension("incoming").display());
+        // It listens when it has answered.
+        Qmp::connect(&self.qmp).ask("migrate-incoming", json!({"uri": place}));
+        place
     }
 
     /// Waits until the guest has done so many further writes.
@@ -200,13 +211,18 @@ impl Machine {
         (console.first, console.last)
     }
 
-    /// Moves the machine's state to the one that waits at `port`; how long QEMU says that it stood still.
-    pub fn migrate(&self, port: u16) -> Duration {
+    /// The longest time between two of its first signs of life: the very first may be of a write that was done before it moved.
+    pub fn gap(&self) -> Duration {
+        self.console.lock().unwrap().gap
+    }
+
+    /// Moves the machine's state to the one that waits at `place`; how long QEMU says that it stood still.
+    pub fn migrate(&self, place: &str) -> Duration {
         let mut qmp = Qmp::connect(&self.qmp);
         // Nothing but memory moves; it should not take long to converge.
         let parameters = json!({"downtime-limit": 300, "max-bandwidth": 4_u64 << 30});
         qmp.ask("migrate-set-parameters", parameters);
-        qmp.ask("migrate", json!({"uri": format!("tcp:127.0.0.1:{port}")}));
+        qmp.ask("migrate", json!({"uri": place}));
         let deadline = Instant::now() + LIMIT;
         loop {
             let state = qmp.ask("query-migrate", json!({}));

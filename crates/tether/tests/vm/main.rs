@@ -9,7 +9,7 @@
 mod machine;
 mod proxy;
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
@@ -30,7 +30,7 @@ const SOME: u64 = 50;
 /// What one move took.
 #[derive(Clone, Copy, Debug)]
 struct Move {
-    /// From the guest's last sign of life here to its first one there.
+    /// The longest time between two signs of life of the guest, from its last one here on.
     blackout: Duration,
     /// What QEMU says that the machine stood still.
     downtime: Duration,
@@ -143,10 +143,6 @@ async fn eventually<T>(what: &str, check: impl AsyncFn() -> Option<T>) -> T {
     }
 }
 
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
 /// Moves the machine, and the volume with it, so many times.
 async fn moves(count: u64) -> Vec<Move> {
     let dir = tempfile::tempdir().unwrap();
@@ -160,23 +156,22 @@ async fn moves(count: u64) -> Vec<Move> {
     let lab = Lab::new().await;
     lab.attach(NODES[0]).await;
     let disk = lab.endpoint(NODES[0]).await;
-    let mut machine = Machine::start(&image, dir.path(), "vm-0", (disk, &lab.volume), None);
+    let mut machine = Machine::start(&image, dir.path(), "vm-0", (disk, &lab.volume), false);
     machine.works(SOME);
     let mut moves = Vec::new();
     for number in 1..=count {
         let (from, to) = (NODES[(number as usize - 1) % 2], NODES[number as usize % 2]);
         lab.attach(to).await;
         let proxy = Proxy::start(lab.endpoint(to).await);
-        let port = free_port();
         let name = format!("vm-{number}");
-        let mut target = Machine::start(&image, dir.path(), &name, (proxy.address, &lab.volume), Some(port));
-        target.listens();
+        let mut target = Machine::start(&image, dir.path(), &name, (proxy.address, &lab.volume), true);
+        let place = target.receive();
         machine.works(SOME);
-        let downtime = machine.migrate(port);
+        let downtime = machine.migrate(&place);
         target.works(SOME);
         let (_, last) = machine.life();
         let (first, _) = target.life();
-        let blackout = first.unwrap().saturating_duration_since(last.unwrap());
+        let blackout = first.unwrap().saturating_duration_since(last.unwrap()).max(target.gap());
         let handover = proxy.first_write().expect("the target has written");
         eprintln!("move {number} to {to}: blackout {blackout:?} (QEMU: {downtime:?}), storage hand-over {handover:?}");
         moves.push(Move { blackout, downtime, handover });

@@ -37,7 +37,10 @@ fn a_standby_reads_fresh_data_and_its_first_write_takes_over() {
     assert_eq!((&record(&lab)["epoch"], &record(&lab)["standby"]), (&2.into(), &Value::Null));
     lab.wait("e1", "fencing", |info| info["phase"] == "Fenced");
     let mut other = Client::connect(&lab.socket("e1")).unwrap();
-    let held = [thread::spawn(move || writer.write(0, &[7; BYTES])), thread::spawn(move || other.read(0, 1).map(drop))];
+    let held = [
+        thread::spawn(move || writer.write(0, &[7; BYTES])),
+        thread::spawn(move || other.read(0, BYTES as u32).map(drop)),
+    ];
     thread::sleep(Duration::from_millis(300));
     assert!(
         held.iter().all(|request| !request.is_finished()),

@@ -64,7 +64,7 @@ fuzz_target!(|data: &[u8]| {
         }
         let sent: u64 = connection.output().iter().map(|segment| segment.len() as u64).sum();
         connection.sent(sent, &mut open);
-        if connection.is_over().is_some() || (cut == 0 && step & 3 == 0 && turn > 4096) {
+        if connection.is_over().is_some() || (cut == 0 && step.is_multiple_of(4) && turn > 4096) {
             break;
         }
     }

@@ -70,7 +70,8 @@ fuzz_target!(|data: &[u8]| {
         world.runtime.block_on(async move {
             let response = server.handle(request).await;
             let status = response.status();
-            let body = response.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+            let body =
+                response.into_body().collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
             let text = String::from_utf8_lossy(&body);
             assert!(status != 500 || text.contains(KUBERNETES_500), "an internal error is a bug: {text}");
         });

@@ -144,7 +144,8 @@ impl Line {
         if let Some(dir) = path.parent() {
             DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         }
-        let lock = OpenOptions::new().write(true).create(true).mode(0o600).open(with_suffix(path, ".lock"))?;
+        let lock =
+            OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(with_suffix(path, ".lock"))?;
         if !is_local(&lock)? || flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Ok(None);
         }
@@ -206,10 +207,10 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 
 /// Whether a lock on this file system is this kernel's: known for those that live on a disk or in memory.
 fn is_local(file: &File) -> io::Result<bool> {
-    const LOCAL: [i64; 6] = [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0x794c_7630, 0xf2f5_2010];
+    const LOCAL: [u64; 6] = [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0x794c_7630, 0xf2f5_2010];
     let kind = rustix::fs::fstatfs(file)?.f_type;
     // Ext2 to ext4, XFS, btrfs, tmpfs, overlayfs, F2FS.
-    Ok(LOCAL.contains(&i64::from(kind)))
+    Ok(LOCAL.contains(&(kind as u64)))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use super::locks::{Owner, Use};
 use super::members::Token;
 use super::{Cx, Engine, Leaving, Notice, Phase};
-use crate::ids::{MAX_MEMBERS, Slot, Slots, Time};
+use crate::ids::{Slot, Slots, Time};
 use crate::region::{Geometry, Region, RegionSet};
 use crate::wire::{Layer, ReplyBody, RequestBody};
 
@@ -40,18 +40,19 @@ pub(super) struct CopyJob {
     pub(super) touched: RegionSet,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Piece {
     offset: u64,
     len: u32,
     step: Step,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Step {
     Claiming,
+    /// What was answered so far.
     Summing {
-        sums: [Option<u128>; MAX_MEMBERS],
+        sums: Vec<(Slot, u128)>,
     },
     /// For these.
     Reading {
@@ -160,9 +161,9 @@ impl Engine {
                 let micros = u64::from(piece.len) * 1_000_000 / limits.resync_bytes_per_second;
                 job.not_before = Time(job.not_before.max(cx.now).0 + micros);
             }
+            let (start, end) = (piece.offset, piece.offset + u64::from(piece.len));
             let (at, locked) = (job.put(piece), job.locked);
-            let end = piece.offset + u64::from(piece.len);
-            if !locked || self.locks.claim(PIECE_OWNER | at, piece.offset, end, Use::Copy) {
+            if !locked || self.locks.claim(PIECE_OWNER | at, start, end, Use::Copy) {
                 self.begin_piece(at, cx);
             }
         }
@@ -175,7 +176,7 @@ impl Engine {
         let Some(piece) = job.pieces.get_mut(at as usize).and_then(Option::as_mut) else { return };
         let (offset, len) = (piece.offset, piece.len);
         if compare {
-            piece.step = Step::Summing { sums: [None; MAX_MEMBERS] };
+            piece.step = Step::Summing { sums: Vec::new() };
             for slot in to.with(Slots::one(from)).iter() {
                 self.send(slot, RequestBody::Checksum { layer, offset, len }, Token::Copy(number, at), cx);
             }
@@ -190,12 +191,11 @@ impl Engine {
         let (from, to, layer) = (job.from, job.to, job.layer);
         let Some(piece) = job.pieces.get_mut(at as usize).and_then(Option::as_mut) else { return };
         let (offset, len) = (piece.offset, piece.len);
-        match (piece.step, body) {
-            (Step::Summing { mut sums }, ReplyBody::Sum(sum)) => {
-                sums[usize::from(slot.0)] = Some(sum);
-                let sum_of = |slot: Slot| sums[usize::from(slot.0)];
+        match (&mut piece.step, body) {
+            (Step::Summing { sums }, ReplyBody::Sum(sum)) => {
+                sums.push((slot, sum));
+                let sum_of = |slot: Slot| sums.iter().find(|(other, _)| *other == slot).map(|(_, sum)| *sum);
                 if to.with(Slots::one(from)).iter().any(|slot| sum_of(slot).is_none()) {
-                    piece.step = Step::Summing { sums };
                     return;
                 }
                 let different: Slots = to.iter().filter(|slot| sum_of(*slot) != sum_of(from)).collect();
@@ -207,15 +207,15 @@ impl Engine {
                 }
             }
             (Step::Reading { to }, ReplyBody::Data(data)) if data.len() == len as usize => {
+                let to = *to;
                 piece.step = Step::Writing { left: to };
                 for target in to.iter() {
                     let data = data.clone();
                     self.send(target, RequestBody::CopyWrite { layer, offset, data }, Token::Copy(number, at), cx);
                 }
             }
-            (Step::Writing { mut left }, ReplyBody::Done) => {
+            (Step::Writing { left }, ReplyBody::Done) => {
                 left.remove(slot);
-                piece.step = Step::Writing { left };
                 if left.is_empty() {
                     self.piece_done(at, u64::from(len), cx);
                 }

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
@@ -10,12 +10,22 @@ use tokio::process::Command;
 use tonic::Status;
 
 pub(super) use crate::mountinfo::at;
+use crate::mountinfo::{self, Mount};
 
 /// How long a program may take; a check of a large file system is the longest.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(600);
 /// How often a busy mount is tried before it is detached lazily.
 const UNMOUNT_ATTEMPTS: u32 = 5;
 const UNMOUNT_PAUSE: Duration = Duration::from_millis(200);
+
+/// Where else what is mounted at `source` appears, but for `target`.
+pub(super) fn elsewhere(source: &Mount, target: &Path) -> io::Result<Option<PathBuf>> {
+    let other = |mount: &Mount| {
+        let same = mount.device == source.device && mount.root == source.root;
+        same && mount.point != source.point && mount.point != target
+    };
+    Ok(mountinfo::below(Path::new("/"))?.into_iter().find(other).map(|mount| mount.point))
+}
 
 /// Runs a program to its end.
 pub(super) async fn run(program: &str, args: &[&OsStr]) -> Result<Output, Status> {

@@ -11,6 +11,7 @@ use super::stage::{block_file, touch, unreadable};
 use super::{mounts, required};
 use crate::proto::NodePublishVolumeRequest;
 use crate::proto::volume_capability::AccessType;
+use crate::proto::volume_capability::access_mode::Mode;
 
 pub(super) async fn publish(driver: &Inner, request: NodePublishVolumeRequest) -> Result<(), Status> {
     let id = required("volume_id", &request.volume_id)?;
@@ -28,6 +29,12 @@ pub(super) async fn publish(driver: &Inner, request: NodePublishVolumeRequest) -
     let Some(staged) = mounts::at(&source).map_err(unreadable)? else {
         return Err(Status::failed_precondition(format!("volume {id} is not staged at {}", source.display())));
     };
+    let alone =
+        capability.access_mode.as_ref().is_some_and(|held| held.mode == i32::from(Mode::SingleNodeSingleWriter));
+    if alone && let Some(other) = mounts::elsewhere(&staged, &target).map_err(unreadable)? {
+        let words = format!("volume {id} is for one user, and published at {}", other.display());
+        return Err(Status::failed_precondition(words));
+    }
     match mounts::at(&target).map_err(unreadable)? {
         Some(held) if held.device == staged.device && held.root == staged.root => {
             if held.read_only != request.readonly && !block {

@@ -159,9 +159,17 @@ impl Round {
         }
     }
 
+    /// What is there. A volume whose engine was just killed says for a moment that it is attached, and is not.
     fn sum(&self, volume: &str, node: &str) -> String {
-        let read = format!("dd if=/dev/longhorn/{volume} bs={KIB}k count=1 iflag=direct 2>/dev/null | sha256sum");
-        self.lab.must(node, &read)
+        let copy = self.lab.cluster.dir().join(format!("copy-of-{volume}"));
+        let copy = copy.display();
+        let read = format!(
+            "dd if=/dev/longhorn/{volume} of={copy} bs={KIB}k count=1 iflag=direct 2>/dev/null && sha256sum < {copy}"
+        );
+        eventually("the device can be read", || {
+            let output = self.lab.on(node, &read);
+            output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        })
     }
 }
 

@@ -155,7 +155,7 @@ impl Leading {
         for (name, queue) in &queues {
             family.encode_family(&[("name", *name)])?.encode_gauge(&(queue.depth() as f64))?;
         }
-        let counters: [(&str, &str, fn(&dyn Load) -> u64); 2] = [
+        let counters: [Counter; 2] = [
             ("longhorn_workqueue_adds", "Keys that were added", Load::added),
             ("longhorn_workqueue_retries", "Keys that came back because the work on them failed", Load::retried),
         ];

@@ -48,7 +48,9 @@ impl StorageNodes {
         let hear = add(&queue);
         context.budgets.subscribe(move |seen| {
             let node = seen.object().metadata.labels.as_ref().and_then(|all| all.get(labels::COMPONENT_NODE));
-            node.into_iter().for_each(|node| hear(node));
+            if let Some(node) = node {
+                hear(node);
+            }
         });
         observe::subscribe(context, &queue);
         (Arc::new(Self { context: context.clone(), events: context.publisher("longhorn-node-controller") }), queue)

@@ -89,16 +89,13 @@ impl There {
     /// Why the node cannot be drained; none: it can.
     pub(super) fn kept_for(&self, context: &Context, settings: &Settings) -> Option<String> {
         let longhorn = &context.longhorn;
-        let all: Vec<(Option<Arc<Volume>>, Vec<Arc<Replica>>)> = self
-            .replicas
-            .iter()
-            .map(|replica| {
-                let volume = &replica.spec.volume_name;
-                let others = longhorn.replicas.find(volume);
-                let others = others.into_iter().filter(|other| name(&**other) != name(&**replica)).collect();
-                (longhorn.volumes.get(NAMESPACE, volume), others)
-            })
-            .collect();
+        let beside = |replica: &Arc<Replica>| {
+            let volume = &replica.spec.volume_name;
+            let mut others = longhorn.replicas.find(volume);
+            others.retain(|other| name(&**other) != name(&**replica));
+            (longhorn.volumes.get(NAMESPACE, volume), others)
+        };
+        let all: Vec<_> = self.replicas.iter().map(beside).collect();
         let nodes: BTreeSet<&str> =
             all.iter().flat_map(|(_, others)| others).map(|replica| replica.spec.node_id.as_str()).collect();
         let held = self.replicas.iter().zip(&all).map(|(replica, (volume, others))| Held {

@@ -92,15 +92,12 @@ impl World {
                 }
                 Change::SetTicket { id, ticket, .. } => {
                     let tickets = &mut self.attachment.spec.attachment_tickets;
-                    match ticket {
-                        Some(ticket) => {
-                            told.push(format!("ticket {id} on {}", ticket.node_id));
-                            tickets.insert(id, *ticket);
-                        }
-                        None => {
-                            told.push(format!("no ticket {id}"));
-                            tickets.remove(&id);
-                        }
+                    if let Some(ticket) = ticket {
+                        told.push(format!("ticket {id} on {}", ticket.node_id));
+                        tickets.insert(id, *ticket);
+                    } else {
+                        told.push(format!("no ticket {id}"));
+                        tickets.remove(&id);
                     }
                 }
                 Change::HandOver { snapshot, node } => {

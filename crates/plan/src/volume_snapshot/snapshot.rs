@@ -212,7 +212,7 @@ fn follow(plan: &mut Plan<Change>, observed: &Observed<'_>, content: &VolumeSnap
         bound_volume_snapshot_content_name: Some(name(content).to_owned()),
         creation_time: told.creation_time.map(time),
         ready_to_use: Some(told.ready_to_use.unwrap_or(false)),
-        restore_size: told.restore_size.map(|bytes| crate::provisioner::binary(bytes)),
+        restore_size: told.restore_size.map(crate::provisioner::binary),
         error: told.error.clone().filter(|_| told.ready_to_use != Some(true)),
     };
     if status == snapshot.status {

@@ -107,7 +107,7 @@ fn explanations(lab: &Lab) {
 /// A drain waits for the last good replica of a volume, says so, and goes on when there is another.
 fn drain(lab: &Lab) {
     let replicas = || -> Vec<Replica> {
-        let list = lab.runtime.block_on(lab.api::<Replica>().list(&Default::default())).unwrap();
+        let list = lab.runtime.block_on(lab.api::<Replica>().list(&kube::api::ListParams::default())).unwrap();
         list.items.into_iter().filter(|replica| replica.spec.volume_name == "v1").collect()
     };
     let node = replicas()[0].spec.node_id.clone();

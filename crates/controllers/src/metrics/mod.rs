@@ -26,6 +26,9 @@ use crate::queue::Load;
 /// Seconds; from a volume that is there already to one that waits for a node.
 const BUCKETS: [f64; 12] = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 300.0];
 
+/// What a queue counts: name, help, and how it is read.
+type Counter = (&'static str, &'static str, fn(&dyn Load) -> u64);
+
 type Durations = Family<[(&'static str, &'static str); 1], Histogram, fn() -> Histogram>;
 
 fn buckets() -> Histogram {

@@ -46,7 +46,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            timeout: Duration::from_mins(1),
+            timeout: Duration::from_secs(60),
             workers: 10,
             backoff: Backoff { first: SignedDuration::from_secs(1), longest: SignedDuration::from_mins(5) },
             identity: "external-snapshotter".into(),

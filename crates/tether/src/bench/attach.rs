@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use futures::{Stream, StreamExt as _, stream};
 use jiff::Timestamp;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::runtime::conditions::is_deleted;
 use kube::runtime::wait::await_condition;
 use kube::runtime::watcher;
@@ -33,6 +33,7 @@ pub(crate) struct Plan {
 }
 
 /// What is seen of the volume.
+#[expect(clippy::large_enum_variant, reason = "one at a time, and read at once")]
 enum Sight {
     Attachment(VolumeAttachment),
     Volume(Volume),
@@ -52,7 +53,8 @@ struct Bench<'a> {
 /// Makes a volume, measures, and takes it away.
 pub(crate) async fn run(client: &Client, plan: &Plan) -> Result<Vec<Figure>> {
     let nodes: Api<Node> = objects(client);
-    let nodes: Vec<String> = nodes.list(&Default::default()).await?.iter().map(|node| node.name_any()).collect();
+    let nodes: Vec<String> =
+        nodes.list(&ListParams::default()).await?.iter().map(kube::ResourceExt::name_any).collect();
     if nodes.is_empty() {
         bail!("the cluster has no storage node");
     }

@@ -29,6 +29,7 @@ const ACCOUNT_WAIT: Duration = Duration::from_secs(10);
 #[command(after_help = "Prints a line `ready` on standard output once the controllers run.\n\n\
                   Examples:\n  tether controller --kubeconfig ./kubeconfig\n  \
                   tether controller --kubeconfig ./kubeconfig --volumes-only")]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct Args {
     /// Credentials of the controllers
     #[arg(long)]

@@ -60,13 +60,11 @@ pub(super) async fn create(driver: &Inner, request: CreateSnapshotRequest) -> Re
         Err(error) => return Err(api_error("create snapshot", &error)),
     }
     let ready = |snapshot: Arc<Snapshot>| snapshot.status.ready_to_use.then_some(snapshot);
-    match driver.view.until(PATIENCE, || driver.view.snapshot(&name).and_then(ready)).await {
-        Some(made) => Ok(CreateSnapshotResponse { snapshot: Some(described(&made)) }),
-        None => {
-            let why = driver.view.snapshot(&name).map(|held| held.status.error.clone()).unwrap_or_default();
-            Err(Status::deadline_exceeded(format!("snapshot {name} of volume {volume} is not made yet: {why}")))
-        }
+    if let Some(made) = driver.view.until(PATIENCE, || driver.view.snapshot(&name).and_then(ready)).await {
+        return Ok(CreateSnapshotResponse { snapshot: Some(described(&made)) });
     }
+    let why = driver.view.snapshot(&name).map(|held| held.status.error.clone()).unwrap_or_default();
+    Err(Status::deadline_exceeded(format!("snapshot {name} of volume {volume} is not made yet: {why}")))
 }
 
 pub(super) async fn delete(driver: &Inner, id: &str) -> Result<(), Status> {

@@ -49,6 +49,11 @@ async fn a_node_reports_and_does_not_rule() {
     assert_eq!(node.get(&format!("{ROOT}/volumes")).await.ok()["items"][0]["metadata"]["name"], "v1");
     let record =
         json!([{"op": "add", "path": "/status", "value": {"record": {"version": 1, "epoch": 1, "inSync": []}}}]);
+    let refused = node.patch(&format!("{ROOT}/volumes/v1/status"), "json", record.clone()).await.fails(403);
+    assert!(refused.contains("has no engine of volume \"v1\""), "{refused}");
+    let engine = json!({"apiVersion": "longhorn.io/v1beta2", "kind": "Engine", "metadata": {"name": "v1-e-0"},
+        "spec": {"volumeName": "v1", "nodeID": "node-1"}});
+    api.post(&format!("{ROOT}/engines"), engine).await.ok();
     node.patch(&format!("{ROOT}/volumes/v1/status"), "json", record).await.ok();
     node.patch(&format!("{ROOT}/volumes/v1"), "merge", json!({"spec": {"nodeID": "node-1"}})).await.fails(403);
     node.post(&format!("{ROOT}/volumes"), volume).await.fails(403);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use kube::api::{DeleteParams, PostParams};
 use tether_apiserver::Server;
 use tether_apiserver::auth::User;
-use tether_crd::Volume;
+use tether_crd::{Engine, Volume};
 use tether_replication::ids::{Epoch, Holder, MemberId};
 use tether_replication::record::Refusal;
 
@@ -20,9 +20,13 @@ impl Lab {
     async fn new() -> Self {
         let server = Server::ephemeral().await;
         tether_apiserver::install(&server, &tether_crd::install::objects()).await.expect("a cluster for volumes");
-        let admin = Api::namespaced(server.client(User::new("admin", ["system:masters"])), NAMESPACE);
-        let lab = Self { server, admin };
+        let client = server.client(User::new("admin", ["system:masters"]));
+        let lab = Self { server, admin: Api::namespaced(client.clone(), NAMESPACE) };
         lab.make_volume().await;
+        // A node writes records of volumes that have an engine on it.
+        let engine = json!({"metadata": {"name": "v1-e-0"}, "spec": {"volumeName": "v1", "nodeID": "node-1"}});
+        let engines: Api<Engine> = Api::namespaced(client, NAMESPACE);
+        engines.create(&PostParams::default(), &serde_json::from_value(engine).unwrap()).await.expect("an engine");
         lab
     }
 

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::Strategy;
 use super::checks::{Problems, label_selector, non_negative};
-use super::edit::{bump_generation, keep, keep_metadata, present, set};
+use super::edit::{bump_generation, keep, keep_metadata, present, set, set_in};
 use crate::field::{FieldError, Path};
 
 pub(super) const STRATEGY: Strategy = Strategy {
@@ -14,7 +14,7 @@ pub(super) const STRATEGY: Strategy = Strategy {
             "status",
             json!({"disruptionsAllowed": 0, "currentHealthy": 0, "desiredHealthy": 0, "expectedPods": 0}),
         );
-        budget["metadata"]["generation"] = json!(1);
+        set_in(budget, "metadata", "generation", 1.into());
     },
     prepare_update: |new, old| {
         keep(new, old, "status");

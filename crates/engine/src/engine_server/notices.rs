@@ -68,6 +68,7 @@ fn is_trouble(notice: &Notice) -> bool {
         Notice::WaitingForMembers { .. }
             | Notice::RecordRewound(_)
             | Notice::Leaving { .. }
+            | Notice::Staying { .. }
             | Notice::Suspended(_)
             | Notice::Fenced { .. }
             | Notice::Different { .. }
@@ -118,6 +119,7 @@ fn words(notice: &Notice) -> String {
         }
         Notice::RecordRewound(rewound) => rewound.to_string(),
         Notice::Leaving { member, why } => format!("replica {member} leaves: {}", leaving(*why)),
+        Notice::Staying { member } => format!("replica {member} stays: no other one that is in sync answers"),
         Notice::Shrunk { member, generation } => {
             format!("replica {member} is out of sync (record generation {generation})")
         }

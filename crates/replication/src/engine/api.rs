@@ -275,6 +275,8 @@ pub enum Notice {
     RecordRewound(RecordRewound),
     /// A member is being removed.
     Leaving { member: MemberId, why: Leaving },
+    /// It was being removed and is needed after all: the others are gone as well.
+    Staying { member: MemberId },
     /// It is removed; the record says so.
     Shrunk { member: MemberId, generation: Generation },
     /// A replica is brought back: what is to be copied.

@@ -95,7 +95,9 @@ impl Engine {
             return;
         }
         let (done, failed, failure) = (barrier.done, barrier.failed, barrier.failure.unwrap_or(Failure::Io));
-        if done.is_empty() {
+        let settled = self.leaving.is_empty() && !self.unknown;
+        if done.is_empty() || (done.and(self.required).is_empty() && settled) {
+            // Nobody did it, or only members that are gone since.
             return self.control_ended(Err(IoError::Failed(failure)), cx);
         }
         for slot in failed.and(self.required).without(self.leaving).iter() {

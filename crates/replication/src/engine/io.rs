@@ -226,6 +226,7 @@ impl Engine {
         if io.dispatched && !io.is_read() && !io.stored.has(slot) && !matches!(io.op, IoOp::Control(_)) {
             io.sent.insert(slot);
             io.broken.remove(slot);
+            io.full.remove(slot);
             let body = io.body();
             self.send(slot, body, Token::Io(index), cx);
         }
@@ -305,9 +306,11 @@ impl Engine {
                 io.stored.insert(slot);
                 self.look_at(index, cx);
             }
-            ReplyBody::Failed(Failure::NoSpace) => {
-                io.full.insert(slot);
-                self.no_space(slot, index, cx);
+            ReplyBody::Failed(Failure::NoSpace) if self.required.has(slot) => {
+                if let Some(io) = self.io(index) {
+                    io.full.insert(slot);
+                }
+                self.look_at_full(index, cx);
             }
             ReplyBody::Failed(failure) => self.not_stored(slot, index, failure, cx),
             _ => self.not_stored(slot, index, Failure::Invalid, cx),
@@ -390,17 +393,16 @@ impl Engine {
         }
     }
 
-    /// A member is full. If others are not, it leaves; if all are, I/O waits for room.
-    fn no_space(&mut self, slot: Slot, index: u32, cx: &mut Cx<'_>) {
-        if !self.required.has(slot) {
-            return self.not_stored(slot, index, Failure::NoSpace, cx);
-        }
+    /// Members that had no room for a write, once everyone who is to stay said something about it. If others had room,
+    /// they leave; if nobody had, writes wait for room.
+    fn look_at_full(&mut self, index: u32, cx: &mut Cx<'_>) {
         let staying = self.required.without(self.leaving);
+        let waiting = self.full_retry.is_some();
         let Some(io) = self.io(index) else { return };
-        if !io.full.with(io.stored).holds(staying) {
+        let (full, stored) = (io.full.and(staying), io.stored.and(staying));
+        if waiting || full.is_empty() || !full.with(stored).holds(staying) {
             return;
         }
-        let (full, stored) = (io.full.and(staying), io.stored.and(staying));
         if stored.is_empty() {
             let retry = self.config.limits.rejoin;
             self.full_retry = Some(cx.now.after(retry));
@@ -408,6 +410,13 @@ impl Engine {
         }
         for slot in full.iter() {
             self.leave(slot, Leaving::Failed(Failure::NoSpace), cx);
+        }
+    }
+
+    /// Whoever leaves may have been the last one that others waited for.
+    pub(super) fn drive_full(&mut self, cx: &mut Cx<'_>) {
+        for index in 0..self.ios.len() as u32 {
+            self.look_at_full(index, cx);
         }
     }
 
@@ -447,11 +456,15 @@ impl Engine {
         let waits = rules.joiner_missed_write() && rules.flush_after_required();
         let needed = if waits { needed.with(io.sent.without(required)) } else { needed };
         let stored = io.stored.holds(needed) || (!rules.all_store() && !io.stored.and(required).is_empty());
-        let broken = !io.broken.is_empty();
+        let (broken, full) = (!io.broken.is_empty(), !io.full.is_empty());
         if stored && !held_back && !self.unknown {
-            self.complete(index, Ok(IoAnswer::Done), cx);
-        } else if broken {
+            return self.complete(index, Ok(IoAnswer::Done), cx);
+        }
+        if broken {
             self.look_at_broken(index, cx);
+        }
+        if full {
+            self.look_at_full(index, cx);
         }
     }
 

@@ -231,6 +231,8 @@ impl Engine {
         }
         self.drive_barrier(cx);
         if !self.leaving.is_empty() {
+            self.drive_full(cx);
+            self.drive_stay(cx);
             self.drive_shrink(cx);
         }
         self.drive_join(cx);

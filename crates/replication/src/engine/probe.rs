@@ -65,6 +65,24 @@ impl Engine {
         self.phase == Phase::Serving && !self.lease_holds(now)
     }
 
+    /// Whether it has its set of members, so that it serves until something happens.
+    pub(crate) fn is_established(&self) -> bool {
+        matches!(self.phase, Phase::Waiting | Phase::Serving)
+    }
+
+    /// Whether everything that was asked of it is done, and more could be.
+    pub(crate) fn is_well(&self) -> bool {
+        self.writes_may_go() && self.pending() == 0 && !self.readable().is_empty()
+    }
+
+    /// Enough time goes by to dial any member again.
+    pub(crate) fn end_pauses(&mut self, now: Time, effects: &mut Vec<Effect>) {
+        for member in &mut self.members {
+            member.retry = now;
+        }
+        self.drive(&mut Cx { now, fx: effects });
+    }
+
     /// Replicas that could be brought in.
     pub(crate) fn could_join(&self) -> Slots {
         if self.may_join() { self.outsiders() } else { Slots::NONE }

@@ -3,7 +3,7 @@
 use super::cas::Purpose;
 use super::members::{Link, Token};
 use super::{Cx, Engine, Leaving, Notice, Phase, Suspended};
-use crate::ids::{Slot, Slots};
+use crate::ids::{Slot, Slots, Time};
 use crate::record::Change;
 use crate::wire::{Failure, ReplyBody, RequestBody};
 
@@ -37,6 +37,42 @@ impl Engine {
         cx.notice(Notice::Leaving { member: self.name(slot), why });
         self.cut(slot, true, cx);
         true
+    }
+
+    /// Members that were to leave for good, in favour of others, and can be had back: the record still names them,
+    /// and no change that takes them out is on its way.
+    pub(super) fn may_stay(&self) -> Slots {
+        if self.unknown || self.asking(Purpose::Shrink) {
+            return Slots::NONE;
+        }
+        self.for_good.and(self.recorded).iter().filter(|slot| !self.member(*slot).rebooted).collect()
+    }
+
+    /// If whoever was to be kept is gone as well, those on their way out stay: they hold everything that was
+    /// acknowledged, since nothing is while somebody leaves. The others leave in their place.
+    pub(super) fn drive_stay(&mut self, cx: &mut Cx<'_>) {
+        let (kept, staying) = (self.recorded.without(self.leaving), self.may_stay());
+        if staying.is_empty() || !kept.iter().all(|slot| self.is_gone(slot, cx.now)) {
+            return;
+        }
+        self.leaving = self.leaving.without(staying);
+        self.for_good = self.for_good.without(staying);
+        self.shrink = None;
+        for slot in staying.iter() {
+            self.member_mut(slot).unwanted = false;
+            cx.notice(Notice::Staying { member: self.name(slot) });
+        }
+        for slot in kept.iter() {
+            let why = if self.member(slot).rebooted { Leaving::Rebooted } else { Leaving::Disconnected };
+            self.leave(slot, why, cx);
+        }
+    }
+
+    /// Whether nothing can be expected of a member: its host rebooted, or its connection did not come back in time.
+    fn is_gone(&self, slot: Slot, now: Time) -> bool {
+        let member = self.member(slot);
+        let lost = member.lost.is_some_and(|lost| lost.after(self.config.limits.answer) <= now);
+        member.link != Link::Open && (member.rebooted || lost)
     }
 
     pub(super) fn remove_member(&mut self, slot: Slot, cx: &mut Cx<'_>) {
@@ -78,6 +114,8 @@ impl Engine {
         }
         match &self.shrink {
             None if self.config.rules.quiesce() && !self.stored_by(kept) => {}
+            // A disk that could not flush is given time.
+            None if !self.may_ask(cx) => {}
             None => self.flush_kept(kept, cx),
             Some(shrink) if shrink.waiting > 0 => {}
             Some(_) if self.may_ask(cx) => {

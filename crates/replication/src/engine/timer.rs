@@ -50,7 +50,8 @@ impl Engine {
         let limits = self.config.limits;
         let wanted = self.recorded.with(self.required).without(self.for_good).has(slot);
         let dial = (wanted && member.link == Link::Down && member.retry > now).then_some(member.retry);
-        let given_up = member.lost.filter(|_| self.may_leave(slot)).map(|lost| lost.after(limits.answer));
+        let given_up = member.lost.map(|lost| lost.after(limits.answer));
+        let given_up = given_up.filter(|at| self.may_leave(slot) || (*at > now && !self.may_stay().is_empty()));
         let silent = Self::silence(member).map(|since| {
             let patience = if member.pinged { limits.answer } else { Span(limits.answer.0 / 2) };
             since.after(patience)

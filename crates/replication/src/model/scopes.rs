@@ -121,6 +121,10 @@ pub(super) fn scopes() -> Vec<(&'static str, Scope)> {
                 ..with(Budget { errors: 1, suspicions: 1, joins: 1, beside: 1, crashes: 1, ..none })
             },
         ),
+        (
+            "errors and reboots",
+            Scope { writes: 2, ..with(Budget { errors: 1, reboots: 1, breaks: 1, unreachable: 1, ..none }) },
+        ),
     ]
 }
 

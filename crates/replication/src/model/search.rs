@@ -5,7 +5,7 @@ use std::hash::{BuildHasherDefault, Hash, Hasher};
 
 use super::action::Action;
 use super::world::{Scope, World, member};
-use crate::engine::{Event, Phase};
+use crate::engine::{Engine, Event, Phase};
 
 /// What a search found.
 pub(super) struct Found {
@@ -88,6 +88,10 @@ pub(super) fn search(scope: &Scope, first: World, max_states: usize, recovery: b
         for (world, id) in frontier.drain(..) {
             if recovery && id % RECOVERY_EVERY == 0 && !recovers(scope, &world) {
                 found.violation = Some(("I5: without faults a new engine does not come to serve", trace(&parents, id)));
+                return found;
+            }
+            if recovery && id % RECOVERY_EVERY == 0 && !goes_on(scope, &world) {
+                found.violation = Some(("I5: without faults the engine does not go on", trace(&parents, id)));
                 return found;
             }
             for action in world.actions(scope) {
@@ -178,4 +182,51 @@ fn serves_with(scope: &Scope, world: &World, reachable: &[u8]) -> bool {
     }
     world.tell(&scope, at, Event::Timer);
     false
+}
+
+/// I5 for an engine that lives: when faults stop and nobody else wants the volume, it does all that was asked of it,
+/// or says that it cannot.
+fn goes_on(scope: &Scope, world: &World) -> bool {
+    let holds = |at: &u8| {
+        let engine = world.hosts[usize::from(*at)].engine.as_ref();
+        engine.is_some_and(|engine| engine.is_established() && engine.holder() == world.record.holder)
+    };
+    (0..world.hosts.len() as u8).find(holds).is_none_or(|at| is_well_in_the_end(scope, world, at))
+}
+
+fn is_well_in_the_end(scope: &Scope, world: &World, at: u8) -> bool {
+    let mut world = world.clone();
+    let scope = Scope { fine: &[], fine_answers: &[], fine_store: false, slow_copies: false, ..scope.clone() };
+    for other in (0..world.hosts.len() as u8).filter(|other| *other != at) {
+        world.kill(other);
+    }
+    for disk in 0..world.disks.len() as u8 {
+        while !world.disks[usize::from(disk)].ops.is_empty() {
+            world.step(&scope, Action::Store(disk, 0));
+        }
+    }
+    world.settle(&scope);
+    for _ in 0..12 {
+        world.poke(&scope, at, Engine::end_pauses);
+        let Some(engine) = &world.hosts[usize::from(at)].engine else { return true };
+        if engine.is_well() {
+            return true;
+        }
+        world.budget.ticks = 1;
+        for action in fair_turn(&world, at) {
+            world.step(&scope, action);
+        }
+    }
+    false
+}
+
+/// Everything that waits to happen to an engine happens once, and time goes by.
+fn fair_turn(world: &World, at: u8) -> Vec<Action> {
+    let host = &world.hosts[usize::from(at)];
+    let gone = world.links.iter().filter(|link| link.alive && link.dead_end && link.engine == at);
+    let mut turn: Vec<_> = gone.map(|link| Action::Notice(at, link.replica)).collect();
+    turn.extend(host.cas.is_some().then_some(Action::Cas(at)));
+    turn.extend(host.dials.iter().map(|(slot, _)| Action::Dial(at, slot.0)));
+    turn.push(Action::Tick);
+    turn
 }

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use bytes::Bytes;
+
 use super::lab::{Lab, name};
-use crate::engine::{Event, IoError, Leaving, Notice, Phase, Suspended};
+use crate::engine::{Event, IoError, IoOp, Leaving, Notice, Phase, Suspended};
 use crate::ids::{MemberId, Slot, Span};
-use crate::wire::Failure;
+use crate::wire::{ControlKind, ControlOp, Failure};
 
 fn names(members: &[usize]) -> BTreeSet<MemberId> {
     members.iter().map(|at| name(*at)).collect()
@@ -169,18 +171,128 @@ fn a_replica_that_cannot_be_recorded_yet_is_recorded_when_the_record_is_back() {
 
 #[test]
 fn a_full_member_leaves_and_if_all_are_full_writes_wait_for_room() {
+    // Whoever is full may answer first or last.
+    for (full, other) in [(0, 1), (1, 0)] {
+        let mut lab = Lab::serving(2);
+        lab.stores[full].full = true;
+        let write = lab.write(0, 1);
+        assert_eq!((names(&[other]), true), (lab.in_sync(), lab.is_ok(write)));
+        lab.stores[other].full = true;
+        let write = lab.write(0, 2);
+        lab.pass(Span::millis(3000));
+        assert_eq!(None, lab.done.get(&write));
+        assert!(lab.notices.contains(&Notice::Suspended(Suspended::NoSpace)));
+        lab.stores[other].full = false;
+        lab.pass(Span::millis(2000));
+        assert!(lab.is_ok(write));
+    }
+}
+
+#[test]
+fn a_full_member_that_is_left_alone_waits_for_room() {
     let mut lab = Lab::serving(2);
-    lab.stores[1].full = true;
-    let write = lab.write(0, 1);
-    assert_eq!((names(&[0]), true), (lab.in_sync(), lab.is_ok(write)));
     lab.stores[0].full = true;
-    let write = lab.write(0, 2);
-    lab.pass(Span::millis(3000));
-    assert_eq!(None, lab.done.get(&write));
+    lab.stores[1].silent = true;
+    let write = lab.write(0, 1);
+    lab.pass(Span::millis(5000));
+    assert_eq!((names(&[0, 1]), None), (lab.in_sync(), lab.done.get(&write)));
     assert!(lab.notices.contains(&Notice::Suspended(Suspended::NoSpace)));
     lab.stores[0].full = false;
     lab.pass(Span::millis(2000));
-    assert!(lab.is_ok(write));
+    assert_eq!((names(&[0]), true), (lab.in_sync(), lab.is_ok(write)));
+}
+
+/// A volume of two of which one is on its way out for good, and the other one is gone before the record says so.
+fn leaving_while_the_other_one_goes(trouble: impl FnOnce(&mut Lab), goes: impl FnOnce(&mut Lab)) -> (Lab, u64) {
+    let mut lab = Lab::serving(2);
+    let acknowledged = lab.write(0, 1);
+    assert!(lab.is_ok(acknowledged));
+    lab.record_down = true;
+    trouble(&mut lab);
+    let write = lab.write(64, 2);
+    assert!(lab.notices.iter().any(|notice| matches!(notice, Notice::Leaving { member, .. } if *member == name(0))));
+    goes(&mut lab);
+    lab.pass(Span::millis(3000));
+    lab.record_down = false;
+    (lab, write)
+}
+
+#[test]
+fn a_full_member_stays_if_the_other_ones_host_rebooted() {
+    let reboots = |lab: &mut Lab| {
+        lab.kill(1);
+        lab.stores[1].data.fill(0);
+        lab.revive(1, true);
+    };
+    let (mut lab, write) = leaving_while_the_other_one_goes(|lab| lab.stores[0].full = true, reboots);
+    lab.pass(Span::millis(3000));
+    assert!(lab.notices.contains(&Notice::Staying { member: name(0) }));
+    assert_eq!((names(&[0, 1]), None), (lab.in_sync(), lab.done.get(&write)), "it has no room");
+    assert!(lab.notices.contains(&Notice::Suspended(Suspended::NoSpace)));
+    lab.stores[0].full = false;
+    lab.pass(Span::millis(10_000));
+    assert_eq!((names(&[0, 1]), true), (lab.in_sync(), lab.is_ok(write)));
+    assert_eq!((1, 2), (lab.stores[0].data[0], lab.stores[0].data[64]));
+    assert_eq!(lab.stores[0].data, lab.stores[1].data, "the other one came back by resync");
+}
+
+#[test]
+fn a_failing_member_stays_if_the_other_one_does_not_come_back() {
+    for recovers in [true, false] {
+        let goes = |lab: &mut Lab| {
+            lab.stores[0].broken = !recovers;
+            lab.kill(1);
+        };
+        let (mut lab, write) = leaving_while_the_other_one_goes(|lab| lab.stores[0].broken = true, goes);
+        lab.pass(Span::millis(3000));
+        let in_sync = if recovers { names(&[0]) } else { names(&[0, 1]) };
+        assert_eq!((in_sync, recovers), (lab.in_sync(), lab.is_ok(write)), "it is asked to flush first");
+        lab.stores[0].broken = false;
+        lab.pass(Span::millis(3000));
+        let failed = (!recovers).then_some(IoError::Failed(Failure::Io));
+        assert_eq!((names(&[0]), failed), (lab.in_sync(), lab.error(write)), "it failed twice");
+    }
+}
+
+#[test]
+fn a_member_that_somebody_took_out_stays_if_it_is_the_only_one() {
+    let remove = |lab: &mut Lab| lab.tell(Event::RemoveMember { slot: Slot(0) });
+    let (mut lab, write) = leaving_while_the_other_one_goes(remove, |lab| lab.kill(1));
+    lab.pass(Span::millis(3000));
+    assert_eq!((names(&[0]), true), (lab.in_sync(), lab.is_ok(write)));
+    lab.revive(1, false);
+    lab.pass(Span::millis(3000));
+    assert_eq!(names(&[0, 1]), lab.in_sync());
+}
+
+#[test]
+fn if_all_hosts_rebooted_nobody_stays() {
+    let reboot = |lab: &mut Lab| {
+        for at in [0, 1] {
+            lab.kill(at);
+            lab.revive(at, true);
+        }
+    };
+    let (lab, write) = leaving_while_the_other_one_goes(|lab| lab.stores[0].full = true, reboot);
+    assert_eq!((Phase::Failed, Some(IoError::LastMemberLost)), (lab.engine.phase(), lab.error(write)));
+}
+
+#[test]
+fn what_only_a_member_did_that_is_gone_was_not_done() {
+    let mut lab = Lab::serving(2);
+    lab.record_down = true;
+    lab.stores[0].broken = true;
+    let op = ControlOp { kind: ControlKind::SnapshotCreate, size: 0, body: Bytes::new() };
+    let snapshot = lab.submit(IoOp::Control(op));
+    lab.kill(1);
+    lab.revive(1, true);
+    lab.stores[0].broken = false;
+    lab.pass(Span::millis(3000));
+    lab.record_down = false;
+    lab.pass(Span::millis(3000));
+    assert_eq!(Some(IoError::Failed(Failure::Io)), lab.error(snapshot));
+    assert_eq!(names(&[0, 1]), lab.in_sync());
+    assert_eq!(lab.stores[0].chain, lab.stores[1].chain);
 }
 
 #[test]

@@ -291,6 +291,7 @@ fn load(point: &Path, seconds: u32) -> Child {
         ])
         .args(["--time_based", &format!("--runtime={seconds}"), "--output-format=terse"])
         .arg(format!("--directory={}", point.display()))
+        .current_dir(point)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

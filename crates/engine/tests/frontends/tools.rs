@@ -36,9 +36,14 @@ pub fn command(program: &str) -> Command {
 
 /// Runs a program that must succeed; returns what it printed.
 pub fn run(program: &str, args: &[&str]) -> String {
-    let output = attempt(program, args);
+    succeed(command(program).args(args))
+}
+
+/// Runs a command that must succeed; returns what it printed.
+pub fn succeed(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{program} {args:?}: {}\n{text}", output.status);
+    assert!(output.status.success(), "{command:?}: {}\n{text}", output.status);
     text
 }
 

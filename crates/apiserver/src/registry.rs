@@ -59,7 +59,8 @@ impl Registry {
         self.resources.values().filter(|r| r.group == group && r.version == version).collect()
     }
 
-    /// Groups with their versions, the most stable version first.
+    /// Groups with their versions, the most stable version first. A client that is given a resource's name alone takes the
+    /// first group that has it, so that groups come in Kubernetes' order: its own before those of definitions.
     pub fn groups(&self) -> Vec<(String, Vec<String>)> {
         let mut groups: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for resource in self.resources.values() {
@@ -71,7 +72,35 @@ impl Registry {
         for versions in groups.values_mut() {
             versions.sort_by_key(|v| std::cmp::Reverse(version::rank(v)));
         }
-        groups.into_iter().collect()
+        let mut groups: Vec<_> = groups.into_iter().collect();
+        groups.sort_by_key(|(group, _)| std::cmp::Reverse(priority(group)));
+        groups
+    }
+}
+
+/// The priority that Kubernetes gives to a group.
+fn priority(group: &str) -> u16 {
+    match group {
+        "apiregistration.k8s.io" => 20_001,
+        "" => 18_000,
+        "apps" => 17_800,
+        "events.k8s.io" => 17_750,
+        "authentication.k8s.io" => 17_700,
+        "authorization.k8s.io" => 17_600,
+        "autoscaling" => 17_500,
+        "batch" => 17_400,
+        "certificates.k8s.io" => 17_300,
+        "networking.k8s.io" => 17_200,
+        "policy" => 17_100,
+        "rbac.authorization.k8s.io" => 17_000,
+        "storage.k8s.io" => 16_800,
+        "admissionregistration.k8s.io" | "apiextensions.k8s.io" => 16_700,
+        "scheduling.k8s.io" => 16_600,
+        "coordination.k8s.io" => 16_500,
+        "node.k8s.io" => 16_300,
+        "discovery.k8s.io" | "resource.k8s.io" => 16_200,
+        // Those of definitions.
+        _ => 1_000,
     }
 }
 
@@ -85,5 +114,14 @@ mod tests {
         assert!(registry.get("", "v1", "pods").is_some_and(|r| r.namespaced));
         assert!(registry.get("storage.k8s.io", "v1", "volumeattachments").is_some());
         assert!(registry.get("apps", "v1", "deployments").is_none());
+    }
+
+    #[test]
+    fn groups_of_kubernetes_come_before_those_of_definitions() {
+        let registry = Registry::new(&[]);
+        let groups: Vec<String> = registry.groups().into_iter().map(|(group, _)| group).collect();
+        let place = |group: &str| groups.iter().position(|held| held == group);
+        assert!(place("") < place("events.k8s.io") && place("policy") < place("storage.k8s.io"), "{groups:?}");
+        assert!(groups.iter().all(|group| priority(group) > priority("longhorn.io")), "{groups:?}");
     }
 }

@@ -27,6 +27,7 @@ pub mod publish;
 pub mod queue;
 mod schedule;
 mod service_account;
+mod setting;
 mod snapshot;
 mod storage_node;
 mod tickets;
@@ -106,6 +107,9 @@ async fn lead(client: Client, options: &Options) -> Result<(), Ended> {
     context.watch(&mut tasks);
     context.ready().await;
     tracing::info!("every kind was listed");
+    if options.volumes {
+        setting::make_missing(&context.client, &context.longhorn).await;
+    }
     if options.cluster {
         tasks.spawn(work(lifecycle, lifecycle_queue));
         tasks.spawn(work(eviction, eviction_queue));

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{GROUP, NAMESPACE, definitions, labels, names, settings, volume_snapshot};
+use crate::{GROUP, NAMESPACE, definitions, labels, names, policy, settings, volume_snapshot};
 
 /// The user of the controllers of the embedded cluster.
 const CONTROLLERS: &str = "system:kube-controller-manager";
@@ -13,10 +13,23 @@ pub const SERVICE_ACCOUNT: &str = "longhorn-service-account";
 
 /// Everything, in the order in which it is to be made.
 pub fn objects() -> Vec<Value> {
+    let mut objects = base();
+    objects.extend(settings::defaults().iter().map(json));
+    objects
+}
+
+/// What a cluster is given that is not the embedded one; it can be applied in one go. No settings: kubectl looks all kinds
+/// up before it writes anything, and theirs comes with it. The controllers make them.
+pub fn manifests() -> Vec<Value> {
+    let mut objects = base();
+    objects.extend(policy::nodes());
+    objects
+}
+
+fn base() -> Vec<Value> {
     let mut objects = vec![namespace(), service_account(), csi_driver()];
     objects.extend(definitions());
     objects.extend(roles());
-    objects.extend(settings::defaults().iter().map(json));
     objects
 }
 
@@ -174,4 +187,17 @@ fn binding(role: &str, kind: &str, name: &str) -> Value {
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name}],
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn manifests_need_no_kind_that_they_bring_along() {
+        let manifests = manifests();
+        let brought: Vec<&Value> = manifests.iter().map(|object| &object["spec"]["names"]["kind"]).collect();
+        let needed = manifests.iter().map(|object| &object["kind"]);
+        assert_eq!(needed.filter(|kind| brought.contains(kind)).count(), 0);
+    }
 }

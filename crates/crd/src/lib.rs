@@ -21,6 +21,7 @@ pub mod instance_manager;
 pub mod labels;
 pub mod names;
 pub mod node;
+mod policy;
 pub mod replica;
 pub mod scalar;
 pub mod schema;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::ResourceExt;
 use tether_plan::attacher::{Observed, disagrees};
 use tonic::Status;
@@ -57,9 +58,10 @@ impl Attacher {
                 continue;
             }
             let volume = self.volume_of(&attachment);
-            let node = self.nodes.get("", &attachment.spec.node_name);
+            let node = self.nodes.get("", &attachment.node);
+            let attachment = VolumeAttachment::from(&*attachment);
             let observed =
-                Observed { attachment: &attachment, volume: volume.as_deref(), node: node.as_deref(), again: false };
+                Observed { attachment: &attachment, volume: volume.as_ref(), node: node.as_deref(), again: false };
             if disagrees(&self.driver, &observed, published) == Some(true) {
                 tracing::warn!(attachment = name, "the driver lists something else than the attachment says");
                 self.again.lock().insert(name);

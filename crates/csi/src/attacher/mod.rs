@@ -10,6 +10,7 @@
 
 mod drift;
 mod keeper;
+mod lean;
 mod steps;
 
 use std::collections::BTreeSet;
@@ -34,6 +35,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use self::keeper::Keeper;
+use self::lean::{Attachment, Volume};
 use crate::connect::Connection;
 use crate::handshake::{About, HandshakeError, handshake};
 use crate::lanes::{Backoff, Failed, Lanes, Worker, serve};
@@ -119,8 +121,8 @@ struct Attacher {
     client: Client,
     controller: ControllerClient<tonic::transport::Channel>,
     calls: Calls,
-    attachments: Arc<Cache<VolumeAttachment>>,
-    volumes: Arc<Cache<PersistentVolume>>,
+    attachments: Arc<Cache<Attachment>>,
+    volumes: Arc<Cache<Volume>>,
     nodes: Arc<Cache<CSINode>>,
     /// Attachments as this process last wrote them, until the watch has caught up.
     written: Keeper,
@@ -194,8 +196,8 @@ impl Attacher {
             client,
             controller: ControllerClient::new(connection.channel.clone()),
             calls: Calls::new(metrics, &about.name),
-            attachments: Cache::indexed(Some(attachment_words)),
-            volumes: Cache::new(),
+            attachments: Cache::whole(Some(attachment_words)),
+            volumes: Cache::whole(None),
             nodes: Cache::new(),
             written: Keeper::default(),
             again: Mutex::default(),
@@ -239,15 +241,15 @@ impl Attacher {
             match seen {
                 Seen::Applied { old, new } => {
                     this.written.seen(new);
-                    if old.is_none_or(|old| is_news(old, new)) {
-                        this.look_at(new);
+                    let new = VolumeAttachment::from(*new);
+                    if old.is_none_or(|old| is_news(&old.into(), &new)) {
+                        this.look_at(&new);
                     }
                 }
                 Seen::Deleted(gone) => {
                     this.written.gone(gone);
                     this.lanes.remove(&Key::Attachment(gone.name_any()));
-                    let volume = gone.spec.source.persistent_volume_name.as_deref();
-                    if let Some(volume) = volume.and_then(|name| this.volumes.get("", name)) {
+                    if let Some(volume) = gone.volume.as_deref().and_then(|name| this.volumes.get("", name)) {
                         this.look_at_volume(&volume);
                     }
                 }
@@ -280,7 +282,7 @@ impl Attacher {
     /// Looks at attachments that are found under a word, if there is something to be done for them.
     fn wake(&self, word: &str) {
         for attachment in self.attachments.find(word) {
-            self.look_at(&attachment);
+            self.look_at(&(&*attachment).into());
         }
     }
 
@@ -292,8 +294,8 @@ impl Attacher {
         }
     }
 
-    fn look_at_volume(&self, volume: &PersistentVolume) {
-        if is_volume_of_interest(&self.driver, volume) {
+    fn look_at_volume(&self, volume: &Volume) {
+        if is_volume_of_interest(&self.driver, &PersistentVolume::from(volume)) {
             self.lanes.add(Key::Volume(volume.name_any()), VOLUMES);
         }
     }
@@ -307,9 +309,9 @@ fn number(kind: Kind) -> usize {
 }
 
 /// Attachments are looked up by their volume and by their node.
-fn attachment_words(attachment: &VolumeAttachment) -> Vec<String> {
-    let volume = attachment.spec.source.persistent_volume_name.as_deref().map(by_volume);
-    volume.into_iter().chain([by_node(&attachment.spec.node_name)]).collect()
+fn attachment_words(attachment: &Attachment) -> Vec<String> {
+    let volume = attachment.volume.as_deref().map(by_volume);
+    volume.into_iter().chain([by_node(&attachment.node)]).collect()
 }
 
 fn by_volume(name: &str) -> String {

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::fmt::Debug;
-use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, SecretReference};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
@@ -18,6 +17,7 @@ use tether_plan::attacher::{
 };
 use tonic::Status;
 
+use super::lean::Attachment;
 use super::{Attacher, by_volume};
 use crate::call::{SecretError, call, capability, read_secret, words};
 use crate::lanes::Failed;
@@ -61,14 +61,15 @@ impl StepError {
 impl Attacher {
     pub(super) async fn attachment(&self, name: &str) -> Result<(), Failed> {
         let again = self.again.lock().remove(name);
-        let Some(attachment) = self.written.newest(name, || self.attachments.get("", name)) else { return Ok(()) };
-        let volume = self.volume_of(&attachment);
-        let node = self.nodes.get("", &attachment.spec.node_name);
-        let observed = Observed { attachment: &attachment, volume: volume.as_deref(), node: node.as_deref(), again };
+        let Some(kept) = self.written.newest(name, || self.attachments.get("", name)) else { return Ok(()) };
+        let volume = self.volume_of(&kept);
+        let node = self.nodes.get("", &kept.node);
+        let attachment = VolumeAttachment::from(&*kept);
+        let observed = Observed { attachment: &attachment, volume: volume.as_ref(), node: node.as_deref(), again };
         let plan = decide(&self.driver, &observed);
         log(NAME, &plan);
-        let mut work = Work { attacher: self, attachment: attachment.clone(), volume, secrets: HashMap::new() };
         let kind = tether_plan::attacher::lane(&self.driver, &attachment, again).unwrap_or(Kind::Attach);
+        let mut work = Work { attacher: self, attachment, volume, secrets: HashMap::new() };
         for change in plan.changes {
             if let Err(error) = work.step(change).await {
                 work.failed(kind, &error).await;
@@ -85,6 +86,7 @@ impl Attacher {
     /// Lets a deleted volume go once nothing is attached any more.
     pub(super) async fn volume(&self, name: &str) -> Result<(), Failed> {
         let Some(volume) = self.volumes.get("", name) else { return Ok(()) };
+        let volume = PersistentVolume::from(&*volume);
         let plan = decide_volume(&self.driver, &volume, self.attachments.find(&by_volume(name)).len());
         log(NAME, &plan);
         if plan.changes.is_empty() {
@@ -99,8 +101,8 @@ impl Attacher {
         })
     }
 
-    pub(super) fn volume_of(&self, attachment: &VolumeAttachment) -> Option<Arc<PersistentVolume>> {
-        self.volumes.get("", attachment.spec.source.persistent_volume_name.as_deref()?)
+    pub(super) fn volume_of(&self, attachment: &Attachment) -> Option<PersistentVolume> {
+        Some((&*self.volumes.get("", attachment.volume.as_deref()?)?).into())
     }
 }
 
@@ -108,8 +110,8 @@ impl Attacher {
 struct Work<'a> {
     attacher: &'a Attacher,
     /// As it was last written.
-    attachment: Arc<VolumeAttachment>,
-    volume: Option<Arc<PersistentVolume>>,
+    attachment: VolumeAttachment,
+    volume: Option<PersistentVolume>,
     secrets: HashMap<String, String>,
 }
 
@@ -218,8 +220,9 @@ impl Work<'_> {
     fn wrote(&mut self, written: VolumeAttachment) {
         let attacher = self.attacher;
         let name = written.name_any();
-        self.attachment = Arc::new(written.clone());
-        attacher.written.keep(written, || attacher.attachments.get("", &name));
+        let kept = Attachment::from(written);
+        self.attachment = (&kept).into();
+        attacher.written.keep(kept, || attacher.attachments.get("", &name));
     }
 
     /// Says in the status why the attempt failed. A success that could not be written down is no failure to tell.

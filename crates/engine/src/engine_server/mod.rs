@@ -44,7 +44,7 @@ pub use settings::{Answer, Command, Info, MemberInfo, Nbd, Progress, ReplicaAddr
 use source::Source;
 use watch::Watchers;
 
-/// How long an engine that stopped waits for its last replies to leave.
+/// How long an engine that stopped waits for its last replies to leave, if there is anybody who waits for one.
 const FAREWELL_MS: u64 = 500;
 
 /// The machine of one engine process.
@@ -249,6 +249,7 @@ impl EngineServer {
     }
 
     fn phase_changed(&mut self, phase: Phase, now: Time, out: &mut Effects<Self>) {
+        let is_heard = self.clients.len() > 0 || self.peers.has_standby() || self.source.is_connected();
         self.control.phase_changed(phase, out);
         self.find_source(out);
         self.leave_source(phase, &mut out.io);
@@ -268,7 +269,7 @@ impl EngineServer {
         if phase == Phase::Stopped {
             self.clients.stop(&mut out.io);
             let timer = out.io.timer();
-            out.io.set_timer(timer, now.plus_millis(FAREWELL_MS));
+            out.io.set_timer(timer, now.plus_millis(if is_heard { FAREWELL_MS } else { 0 }));
             self.farewell = Some(timer);
         }
     }

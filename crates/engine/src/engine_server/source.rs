@@ -62,6 +62,10 @@ impl Source {
         self.conn == Some(conn)
     }
 
+    pub fn is_connected(&self) -> bool {
+        self.conn.is_some()
+    }
+
     fn send(&mut self, request: &Request, io: &mut Io) -> bool {
         let (Some(conn), Stage::Open(_)) = (self.conn, &self.stage) else { return false };
         framing::send(conn, request.encode(), &mut self.headers, io);

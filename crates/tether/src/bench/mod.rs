@@ -8,6 +8,7 @@ pub(crate) mod attacher;
 mod fanout;
 pub(crate) mod fleet;
 mod load;
+pub(crate) mod pod;
 mod target;
 
 use std::time::Duration;

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
+use serde::Serialize;
 use tokio::process::{Child, Command};
 use tokio_util::sync::CancellationToken;
 
@@ -16,7 +17,7 @@ use crate::output::{self, Exit, Format};
     after_help = "Serves a CSI driver on --socket and, unless --external is given, runs `tether attacher` on it. With \
                   --external start the attacher that is to be measured on that socket yourself.\n\n\
                   Examples:\n  tether bench attacher --kubeconfig ~/.local/share/tether/kubeconfig\n  \
-                  tether bench attacher --kubeconfig kubernetes.yaml --external --socket /tmp/bench.sock"
+                  tether bench attacher --kubeconfig kubernetes.yaml --external --pid 4711 --socket /tmp/bench.sock -o json"
 )]
 pub(crate) struct Args {
     /// The API server
@@ -34,9 +35,32 @@ pub(crate) struct Args {
     /// Another attacher is measured, which is started by hand
     #[arg(long)]
     external: bool,
+    /// Its process, for its memory and processor time
+    #[arg(long, value_name = "PID", requires = "external")]
+    pid: Option<u32>,
     /// How to print
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
+}
+
+/// What a run came to, and what the attacher took for it.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Measured {
+    #[serde(flatten)]
+    load: Report,
+    /// Where its process is known.
+    attacher: Option<Taken>,
+}
+
+/// What a process has taken so far.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Taken {
+    peak_memory_mib: f64,
+    /// Of it, what is the process's own; the rest is the program, as far as it is in memory.
+    own_memory_mib: f64,
+    processor_seconds: f64,
 }
 
 pub(super) async fn run(args: &Args) -> Result<Exit> {
@@ -46,16 +70,23 @@ pub(super) async fn run(args: &Args) -> Result<Exit> {
     let mut attacher = if args.external { None } else { Some(start(args)?) };
     let progress = |step: &str| output::complain(&format!("{}: {step}", target.name));
     let figures = bench::attacher::run(&target, args.volumes, &progress).await?;
-    let memory = attacher.as_ref().and_then(Child::id).and_then(peak_memory_kib);
+    let pid = attacher.as_ref().and_then(Child::id).or(args.pid);
+    let taken = pid.map(taken).transpose()?;
     if let Some(attacher) = &mut attacher {
         attacher.kill().await?;
     }
     stop.cancel();
-    let reports = vec![Report { target: target.name.clone(), figures }];
-    output::print(args.output, &reports, |reports| table(reports))?;
-    if let Some(kib) = memory {
-        output::complain(&format!("peak memory of the attacher: {:.1} MiB", kib as f64 / 1024.0));
-    }
+    let measured = Measured { load: Report { target: target.name.clone(), figures }, attacher: taken };
+    output::print(args.output, &measured, |measured| {
+        let table = table(std::slice::from_ref(&measured.load));
+        let Some(Taken { peak_memory_mib, own_memory_mib, processor_seconds }) = &measured.attacher else {
+            return table;
+        };
+        format!(
+            "{table}\nattacher  {peak_memory_mib:.1} MiB at its peak ({own_memory_mib:.1} MiB of its own at the end), \
+             {processor_seconds:.1} s of processor time\n"
+        )
+    })?;
     Ok(Exit::Success)
 }
 
@@ -73,8 +104,25 @@ fn start(args: &Args) -> Result<Child> {
     Ok(child)
 }
 
-fn peak_memory_kib(pid: u32) -> Option<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    line.trim().trim_end_matches("kB").trim().parse().ok()
+fn taken(pid: u32) -> Result<Taken> {
+    /// The kernel counts processor time in these, whatever it ticks in itself.
+    const TICKS_PER_SECOND: f64 = 100.0;
+    let read = |name: &str| {
+        let path = format!("/proc/{pid}/{name}");
+        std::fs::read_to_string(&path).with_context(|| format!("{path}: has the attacher ended?"))
+    };
+    let status = read("status")?;
+    let mib = |field: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap_or_default();
+        line.trim().trim_end_matches("kB").trim().parse().unwrap_or(0.0) / 1024.0
+    };
+    let stat = read("stat")?;
+    // After the name, which may contain anything: the state is the third field, times in user and system the 14th and 15th.
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);
+    let ticks: f64 = fields.filter_map(|field| field.parse::<f64>().ok()).sum();
+    Ok(Taken {
+        peak_memory_mib: mib("VmHWM:"),
+        own_memory_mib: mib("RssAnon:"),
+        processor_seconds: ticks / TICKS_PER_SECOND,
+    })
 }

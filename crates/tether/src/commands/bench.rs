@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use clap::Subcommand;
 
-use super::attacher_bench;
 use super::role::{self, Threads};
+use super::{attacher_bench, pod_bench};
 use crate::bench::{self, Fanout, Figure, Plan, Report, Target, attach, fleet};
 use crate::client;
 use crate::output::{self, Exit, Format};
@@ -25,6 +25,7 @@ enum What {
     Fleet(FleetArgs),
     Attach(AttachArgs),
     Attacher(attacher_bench::Args),
+    Pod(pod_bench::Args),
 }
 
 /// Attaches and detaches a volume of its own, again and again
@@ -142,6 +143,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         What::Fleet(args) => runtime.block_on(fleet(args)),
         What::Attach(args) => runtime.block_on(attach(args)),
         What::Attacher(args) => runtime.block_on(attacher_bench::run(args)),
+        What::Pod(args) => runtime.block_on(pod_bench::run(args)),
     }
 }
 

@@ -7,7 +7,8 @@ use crate::output::{self, Exit};
 /// Prints the resources that a Kubernetes cluster needs for volumes, as YAML
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Namespace, resource definitions, roles and default settings. The cluster of `tether up` has them already.\n\n\
+    after_help = "Namespace, resource definitions and roles. `tether controller` adds settings with their defaults. The cluster \
+                  of `tether up` has all of it already.\n\n\
                   Example:\n  tether manifests | kubectl apply -f -\n  tether manifests --definitions-only > crds.yaml"
 )]
 pub(crate) struct Args {
@@ -18,7 +19,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let objects =
-        if args.definitions_only { tether_crd::install::definitions() } else { tether_crd::install::objects() };
+        if args.definitions_only { tether_crd::install::definitions() } else { tether_crd::install::manifests() };
     for object in objects {
         output::say(&format!("---\n{}", serde_yaml_ng::to_string(&object)?));
     }

@@ -15,6 +15,7 @@ mod instance_manager;
 mod manager;
 mod manifests;
 mod node;
+mod pod_bench;
 mod replica;
 pub(crate) mod role;
 mod scenario;

@@ -18,12 +18,15 @@ use serde_json::{Value, json};
 use tether_testkit::Cluster;
 
 /// A debug build on a machine that is busy with other tests is slow.
-pub(crate) const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(120);
+/// Another limit, in seconds: Kubernetes' own controllers leave volumes on a silent node for six minutes.
+const LIMIT_SECONDS: &str = "TETHER_E2E_LIMIT";
 /// Names the cluster to use.
 const KUBECONFIG: &str = "TETHER_E2E_KUBECONFIG";
 /// Another binary than the one of this build, for campaigns that last longer than the next build.
 const BINARY: &str = "TETHER_E2E_BINARY";
-/// A program that is called with `stop NODE` and `start NODE`, for clusters that are not the suite's own.
+/// A program for clusters that are not the suite's own. It is called with `stop NODE` and `start NODE` to freeze and thaw a
+/// node's agent, `kill NODE` to kill it and have it started anew, `mounts NODE` to print what is mounted on the node.
 const NODE_CONTROL: &str = "TETHER_E2E_NODE_CONTROL";
 pub(crate) const CLASS: &str = "tether-e2e";
 const DRIVER: &str = "driver.longhorn.io";
@@ -107,7 +110,7 @@ impl Lab {
             + 'static,
     {
         let api = self.api::<K>();
-        let waiting = async { tokio::time::timeout(LIMIT, await_condition(api.clone(), name, what)).await };
+        let waiting = async { tokio::time::timeout(limit(), await_condition(api.clone(), name, what)).await };
         let Ok(found) = self.run(waiting) else {
             let events: Vec<_> = self.events(name).into_iter().map(|(r, m)| format!("{r}: {m}")).collect();
             panic!("{name} is {:#?}\nevents:\n{}", self.run(self.api::<K>().get_opt(name)), events.join("\n"))
@@ -195,19 +198,31 @@ impl Lab {
         node.status.and_then(|status| status.volumes_in_use).unwrap_or_default()
     }
 
-    /// Takes a node away (or gives it back); false if this cluster offers no way to.
+    /// Takes a node away (`stop`), gives it back (`start`), or kills its agent, which is started anew (`kill`); false if
+    /// this cluster offers no way to.
     pub(crate) fn node(&self, what: &str, node: usize) -> bool {
         use rustix::process::Signal;
-        if let Some(cluster) = &self.cluster {
-            let pid = cluster.pid(&self.nodes[node]).expect("the agent must run");
-            tether_testkit::cluster::signal(pid, if what == "stop" { Signal::STOP } else { Signal::CONT });
-            return true;
+        let Some(cluster) = &self.cluster else { return self.control(what, &self.nodes[node]).is_some() };
+        let pid = cluster.pid(&self.nodes[node]).expect("the agent must run");
+        let signal = match what {
+            "stop" => Signal::STOP,
+            "start" => Signal::CONT,
+            _ => Signal::KILL,
+        };
+        tether_testkit::cluster::signal(pid, signal);
+        if signal == Signal::KILL {
+            until("the agent is back", || cluster.pid(&self.nodes[node]).filter(|new| *new != pid));
         }
-        let Some(program) = std::env::var_os(NODE_CONTROL) else { return false };
-        Command::new(program).args([what, &self.nodes[node]]).status().is_ok_and(|status| status.success())
+        true
     }
 
-    /// Checks that nothing is left: no attachment, ticket, volume in use, and on a cluster of our own no mount.
+    /// What the program for nodes prints; nothing if there is none, or it cannot do that.
+    fn control(&self, what: &str, node: &str) -> Option<String> {
+        let output = Command::new(std::env::var_os(NODE_CONTROL)?).args([what, node]).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Checks that nothing is left: no attachment, ticket, volume in use, and no mount where that can be told.
     pub(crate) fn nothing_is_left(&self) {
         until("no VolumeAttachment is left", || self.attachments().is_empty().then_some(()));
         let tickets: Api<tether_crd::VolumeAttachment> = Api::namespaced(self.client.clone(), tether_crd::NAMESPACE);
@@ -225,30 +240,40 @@ impl Lab {
         }
     }
 
-    /// What is mounted of volumes, by node; on a cluster of our own.
+    /// What is mounted of volumes, by node, where that can be told.
     pub(crate) fn mounts(&self) -> BTreeMap<String, Vec<String>> {
-        let Some(cluster) = &self.cluster else { return BTreeMap::new() };
         let of = |node: &String| {
-            let holder = format!("--mount={}", cluster.dir().join("run").join(node).join("mnt").display());
-            let output = Command::new("nsenter").args([&holder, "cat", "/proc/self/mountinfo"]).output().unwrap();
-            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            let text = match &self.cluster {
+                Some(cluster) => {
+                    let holder = format!("--mount={}", cluster.dir().join("run").join(node).join("mnt").display());
+                    let output = Command::new("nsenter").args([&holder, "cat", "/proc/self/mountinfo"]).output();
+                    String::from_utf8_lossy(&output.unwrap().stdout).into_owned()
+                }
+                None => self.control("mounts", node)?,
+            };
             let ours = text
                 .lines()
                 .filter(|line| line.contains("/kubernetes.io/csi/") || line.contains("/kubernetes.io~csi/"));
-            (node.clone(), ours.map(str::to_owned).collect())
+            Some((node.clone(), ours.map(str::to_owned).collect()))
         };
-        self.nodes.iter().map(of).collect()
+        self.nodes.iter().filter_map(of).collect()
     }
 }
 
-/// Looks until there is something; panics with `what` after [`LIMIT`].
+/// How long anything may take.
+fn limit() -> Duration {
+    let given = std::env::var(LIMIT_SECONDS).ok();
+    given.map_or(LIMIT, |text| Duration::from_secs(text.parse().expect("TETHER_E2E_LIMIT must be a number of seconds")))
+}
+
+/// Looks until there is something; panics with `what` after [`limit`].
 pub(crate) fn until<T>(what: &str, look: impl Fn() -> Option<T>) -> T {
-    let deadline = Instant::now() + LIMIT;
+    let deadline = Instant::now() + limit();
     loop {
         if let Some(found) = look() {
             return found;
         }
-        assert!(Instant::now() < deadline, "not within {LIMIT:?}: {what}");
+        assert!(Instant::now() < deadline, "not within {:?}: {what}", limit());
         std::thread::sleep(Duration::from_millis(50));
     }
 }

@@ -4,9 +4,7 @@ use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
-use rustix::process::Signal;
 use serde_json::json;
-use tether_testkit::cluster::signal;
 
 use crate::lab::{Lab, phase, until};
 
@@ -16,14 +14,15 @@ const WRITES: &str =
 
 /// The agent is killed under pods with volumes: they go on, and are cleaned up as if nothing had been.
 pub(crate) fn agents_restart(lab: &Lab) {
-    let Some(cluster) = &lab.cluster else { return eprintln!("agents restart: SKIPPED, not our cluster") };
     lab.claim("kept", json!({}));
     lab.pod("kept-1", 0, "kept", WRITES, json!({}));
     lab.running("kept-1");
     let mounted = lab.mounts();
-    let agent = cluster.pid(&lab.nodes[0]).unwrap();
-    signal(agent, Signal::KILL);
-    until("the agent is back", || cluster.pid(&lab.nodes[0]).filter(|pid| *pid != agent));
+    if !lab.node("kill", 0) {
+        eprintln!("SKIPPED: there is no way to kill the agent of a node of this cluster");
+        lab.delete("kept-1");
+        return lab.delete_claim("kept");
+    }
     // Another pod needs the new agent; the first has not noticed anything.
     lab.pod("kept-2", 0, "kept", "test -s /data/beats", json!({}));
     lab.succeeds("kept-2");
@@ -33,7 +32,7 @@ pub(crate) fn agents_restart(lab: &Lab) {
     // It dies again while the pod goes: what it leaves, the next one finds.
     lab.run(lab.api::<Pod>().delete("kept-1", &DeleteParams::default())).unwrap();
     std::thread::sleep(Duration::from_millis(150));
-    signal(cluster.pid(&lab.nodes[0]).unwrap(), Signal::KILL);
+    assert!(lab.node("kill", 0));
     lab.wait::<Pod>("kept-1", |pod: Option<&Pod>| pod.is_none());
     lab.pod("kept-3", 1, "kept", "test -s /data/beats", json!({}));
     lab.succeeds("kept-3");
@@ -114,7 +113,6 @@ pub(crate) fn out_of_service(lab: &Lab) {
 
 /// A node whose object is deleted while it is away: its pods go, and its volumes are free.
 pub(crate) fn a_deleted_node(lab: &Lab) {
-    let Some(cluster) = &lab.cluster else { return eprintln!("a deleted node: SKIPPED, not our cluster") };
     lab.claim("gone", json!({}));
     lab.pod("gone-1", 2, "gone", WRITES, json!({}));
     lab.running("gone-1");
@@ -127,8 +125,7 @@ pub(crate) fn a_deleted_node(lab: &Lab) {
     lab.pod("gone-2", 1, "gone", "test -s /data/beats", json!({}));
     lab.succeeds("gone-2");
     // A new agent registers the node again, and cleans up.
-    assert!(lab.node("start", 2));
-    signal(cluster.pid(&lab.nodes[2]).unwrap(), Signal::KILL);
+    assert!(lab.node("start", 2) && lab.node("kill", 2));
     until("the node is back", || is_ready(lab, 2).filter(|ready| *ready));
     lab.delete_claim("gone");
 }

@@ -110,7 +110,10 @@ async fn set_tickets(driver: &Inner, id: &str, tickets: Value) -> Result<(), kub
     let api: Api<VolumeAttachment> = Api::namespaced(driver.client.clone(), NAMESPACE);
     let body = json!({ "spec": { "attachmentTickets": tickets } });
     let params = PatchParams { field_manager: Some("tether-csi".into()), ..Default::default() };
-    api.patch(id, &params, &Patch::Merge(body)).await.map(drop)
+    let written = api.patch(id, &params, &Patch::Merge(body)).await?;
+    // The next call must not find a ticket that this one removed, however far behind the watch is.
+    driver.view.attachments.wrote(written);
+    Ok(())
 }
 
 /// Why the volume is not there yet: in the words of the ticket, if it has some.

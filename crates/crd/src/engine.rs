@@ -290,6 +290,8 @@ object! {
 
 /// The condition of an engine or replica whose process could not be made.
 pub const INSTANCE_CREATION: &str = "InstanceCreation";
+/// The condition that is False while a process that is to end cannot; its message says why.
+pub const INSTANCE_REMOVAL: &str = "InstanceRemoval";
 /// Its reason where an engine ended because another one holds the volume.
 pub const FENCED: &str = "Fenced";
 /// The condition of an engine whose file system turned read-only.

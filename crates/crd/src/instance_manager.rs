@@ -134,3 +134,6 @@ object! {
         conditions: Vec<Condition>,
     }
 }
+
+/// The condition of an instance manager whose pod runs and answers.
+pub const POD_READY: &str = "PodReady";

@@ -21,6 +21,7 @@ use tether_model::report::Rule;
 
 use crate::Plan;
 use crate::object::{Target, name, subject};
+use crate::placement::{Disk, Policy, space};
 
 const DISK: Rule = Rule("disk");
 const STATUS: Rule = Rule("disk-status");
@@ -195,18 +196,20 @@ fn status(
     status
 }
 
-/// Why nothing more fits on the disk, not even something of no size.
+/// Why nothing more fits on the disk, not even something of no size: what placement would say.
 fn pressure(settings: &Settings, spec: &DiskSpec, status: &DiskStatus) -> Option<String> {
-    let minimum = settings.number(settings::STORAGE_MINIMAL_AVAILABLE_PERCENTAGE);
-    let over = settings.number(settings::STORAGE_OVER_PROVISIONING_PERCENTAGE);
-    let floor = status.storage_maximum / 100 * minimum;
-    let limit = (status.storage_maximum - spec.storage_reserved).max(0) / 100 * over;
-    if status.storage_available <= floor {
-        let available = status.storage_available;
-        return Some(format!("{available} bytes are available, and {floor} ({minimum} %) have to stay free"));
-    }
-    let scheduled = status.storage_scheduled;
-    (scheduled > limit).then(|| format!("{scheduled} bytes are scheduled, and {limit} ({over} %) may be"))
+    let policy = Policy {
+        minimal_available_percent: settings.number(settings::STORAGE_MINIMAL_AVAILABLE_PERCENTAGE),
+        over_provisioning_percent: settings.number(settings::STORAGE_OVER_PROVISIONING_PERCENTAGE),
+        ..Policy::default()
+    };
+    let disk = Disk {
+        available: status.storage_available,
+        maximum: status.storage_maximum,
+        reserved: spec.storage_reserved,
+        ..Disk::default()
+    };
+    space(&disk, &policy, status.storage_scheduled, 0, 0).err()
 }
 
 #[cfg(test)]
@@ -303,6 +306,13 @@ mod tests {
         lab.disk().available = 20 * GIB;
         lab.settle();
         assert_eq!(lab.summary(), "u1 Ready=True/ Schedulable=False/DiskPressure", "a quarter has to stay free");
+        for (available, maximum) in [(0, 100 * GIB), (5, 100 * GIB), (0, 0)] {
+            (lab.disk().available, lab.disk().maximum) = (available, maximum);
+            lab.settle();
+            assert_eq!(lab.summary(), "u1 Ready=True/ Schedulable=False/DiskPressure", "{available} of {maximum}");
+            let message = &lab.node.status.disk_status["d1"].conditions[1].message;
+            assert!(message.contains("not known, or it is full"), "as placement says: {message}");
+        }
     }
 
     #[test]

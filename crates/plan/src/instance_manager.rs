@@ -20,7 +20,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use serde_json::json;
 use tether_crd::condition;
 use tether_crd::instance_manager::{
-    InstanceManagerSpec, InstanceManagerState, InstanceManagerStatus, InstanceManagerType,
+    InstanceManagerSpec, InstanceManagerState, InstanceManagerStatus, InstanceManagerType, POD_READY,
 };
 use tether_crd::volume::DataEngine;
 use tether_crd::{API_VERSION, InstanceManager, NAMESPACE, Node, labels, names};
@@ -44,8 +44,9 @@ pub const IMAGE: &str = "tether";
 pub const FAILURES: &str = "tether.io/pod-failures";
 const FIRST_PAUSE: SignedDuration = SignedDuration::from_secs(1);
 const LAST_PAUSE: SignedDuration = SignedDuration::from_secs(120);
-/// A pod that lived this long starts over with its pauses.
-const FORGIVEN: SignedDuration = SignedDuration::from_secs(120);
+/// A pod that lived this long could run, longer than any start that fails takes: the pauses start over. Engines and replicas
+/// of a whole node wait for it, so that one that was killed is not kept away for its past.
+const FORGIVEN: SignedDuration = SignedDuration::from_secs(10);
 /// Engines flush and release their volumes before they end; then replicas close their directories.
 const GRACE_S: i64 = 20;
 
@@ -195,7 +196,7 @@ fn pause(failures: u32) -> SignedDuration {
 }
 
 fn ended_at(manager: &InstanceManager) -> Option<Timestamp> {
-    let ready = condition::find(&manager.status.conditions, "PodReady")?;
+    let ready = condition::find(&manager.status.conditions, POD_READY)?;
     condition::time(&ready.last_transition_time).filter(|_| ready.status == condition::FALSE)
 }
 
@@ -218,7 +219,7 @@ fn status(observed: &Observed<'_>, manager: &InstanceManager, now: Timestamp) ->
         _ => status.ip.clear(),
     }
     let ready = if state == InstanceManagerState::Running { condition::TRUE } else { condition::FALSE };
-    condition::set(&mut status.conditions, "PodReady", ready, "", "", now);
+    condition::set(&mut status.conditions, POD_READY, ready, "", "", now);
     let (node, reason) =
         if observed.kube.is_some_and(is_ready) { (condition::TRUE, "") } else { (condition::FALSE, "Down") };
     condition::set(&mut status.conditions, "NodeReady", node, reason, "", now);

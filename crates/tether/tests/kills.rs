@@ -128,8 +128,7 @@ impl Round {
                 self.lab.until_detached(&volume.name);
                 continue;
             };
-            // A replica that failed twice in a row is tried again after a minute: whether all are there is not waited for.
-            self.lab.until_attached(&volume.name, node);
+            self.lab.until_healthy(&volume.name, node);
             self.lab.wait::<VolumeAttachment>(&volume.name, |found: Option<&VolumeAttachment>| {
                 found.is_some_and(|found| {
                     found.status.attachment_ticket_statuses.values().all(|status| status.satisfied)

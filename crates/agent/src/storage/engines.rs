@@ -89,7 +89,16 @@ impl Engines {
                 self.starting.lock().insert(instance(), Timestamp::now());
                 Ok(true)
             }
-            EngineChange::Stop { keep_device } => self.stop(name(engine), keep_device).await.map(|()| true),
+            EngineChange::Stop { keep_device } => {
+                let stopped = self.stop(name(engine), keep_device).await;
+                let mut errors = shared.stop_errors.lock();
+                match &stopped {
+                    Err(why) => errors.insert(instance(), why.to_string()),
+                    Ok(()) => errors.remove(name(engine)),
+                };
+                drop(errors);
+                stopped.map(|()| true)
+            }
             EngineChange::RemoveDevice => self.remove_device(&engine.spec.volume_name).await.map(|()| false),
             EngineChange::Promote => {
                 let request = proto::InstanceRequest { instance: instance() };
@@ -280,6 +289,7 @@ impl Reconcile for Engines {
             };
             let mut process = found.map(|found| engine_process(&found));
             let start_error = self.shared.start_errors.lock().get(key).cloned();
+            let stop_error = self.shared.stop_errors.lock().get(key).cloned();
             let dismissed = self.dismissed.lock().get(key).cloned();
             let now = Timestamp::now();
             if process.as_ref().is_some_and(|found| found.process.state == ProcessState::Starting) {
@@ -303,6 +313,7 @@ impl Reconcile for Engines {
                 manager_name: &self.shared.manager_name,
                 process: process.as_ref(),
                 start_error: start_error.as_deref(),
+                stop_error: stop_error.as_deref(),
                 is_slow: slow_at.is_none_or(|at| now >= at),
                 is_asked_for,
                 list_due: ask_at.is_some_and(|at| now >= at),

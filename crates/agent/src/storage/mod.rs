@@ -69,6 +69,8 @@ pub(crate) struct Shared {
     link: Link,
     /// What came of the last attempt to start an instance, by name.
     start_errors: Mutex<BTreeMap<String, String>>,
+    /// Why engines did not end when they were last told to, by name.
+    stop_errors: Mutex<BTreeMap<String, String>>,
 }
 
 impl Shared {
@@ -109,6 +111,7 @@ pub(crate) async fn run(client: Client, options: &Options, cancel: &Cancellation
         layout,
         view: Mutex::default(),
         start_errors: Mutex::default(),
+        stop_errors: Mutex::default(),
     });
     let hear = engine_queue.clone();
     engines.subscribe(move |seen| hear.add(name(seen.object()).to_owned()));

@@ -4,11 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use parking_lot::Mutex;
 use tether_crd::{Engine, InstanceManager, Node, Replica};
 use tether_plan::Plan;
 use tether_plan::object::name;
-use tether_plan::placement::{Host, Hosts, Manager, Promised};
+use tether_plan::placement::{Host, Hosts, Manager, Promised, running_since};
 use tether_plan::volume::{Change, Settings};
 
 /// All nodes, what is promised on their disks, and which volumes have something on them.
@@ -20,7 +21,8 @@ pub(super) struct Cluster {
 #[derive(Default)]
 struct State {
     hosts: Hosts,
-    managers: BTreeMap<String, Manager>,
+    /// How they are, and since when they run.
+    managers: BTreeMap<String, (Manager, Option<Timestamp>)>,
     settings: Settings,
     promised: Promised,
     replicas: BTreeMap<String, Held>,
@@ -98,7 +100,7 @@ impl Cluster {
             return state.hosts.remove(name(node)).is_some();
         }
         let mut host = Host::of(node, None);
-        host.manager = state.managers.get(&host.name).copied().unwrap_or_default();
+        (host.manager, host.manager_since) = state.managers.get(&host.name).copied().unwrap_or_default();
         let before = state.hosts.insert(host.name.clone(), host.clone());
         before.is_none_or(|before| !is_alike(&before, &host))
     }
@@ -107,10 +109,10 @@ impl Cluster {
     pub(super) fn manager(&self, manager: &InstanceManager, is_gone: bool) -> bool {
         let mut state = self.state.lock();
         let node = &manager.spec.node_id;
-        let now = if is_gone { Manager::Missing } else { Manager::of(manager) };
+        let now = if is_gone { (Manager::Missing, None) } else { (Manager::of(manager), running_since(manager)) };
         let before = state.managers.insert(node.clone(), now);
         if let Some(host) = state.hosts.get_mut(node) {
-            host.manager = now;
+            (host.manager, host.manager_since) = now;
         }
         before != Some(now)
     }

@@ -22,6 +22,8 @@ use crate::engine_server::{self, Command, Settings};
 use crate::instance::{EngineInstance, EngineOptions, ReplicaInstance, ReplicaOptions};
 use crate::replica_server;
 
+/// What a manager says that was told to end.
+const ENDING: &str = "this instance manager is about to end; ask the next one";
 /// What a process says that is no instance manager.
 const ALONE: &str = "this process runs one instance; others need an instance manager";
 /// Events on their way to one watcher; it is followed only as fast as it reads.
@@ -32,14 +34,29 @@ impl Service {
         self.registry.manager.as_ref().ok_or_else(|| Status::failed_precondition(ALONE))
     }
 
+    /// The manager, if it still starts instances.
+    fn starter(&self) -> Result<&Manager, Status> {
+        let manager = self.manager()?;
+        if self.registry.is_ending() { Err(Status::unavailable(ENDING)) } else { Ok(manager) }
+    }
+
     async fn instance(&self, name: &str) -> Reply<proto::Instance> {
         let entry = self.registry.get(name).ok_or_else(|| Status::not_found(name.to_owned()))?;
         Ok(Response::new(shown::instance(name, &entry).await))
     }
 
-    /// Whether an instance of this name runs.
-    fn runs(&self, name: &str) -> bool {
-        self.registry.get(name).is_some_and(|entry| entry.running.ended().is_none())
+    /// The instance of this name, if one runs. One that is on its way out is waited for: the next one has its name.
+    async fn running(&self, name: &str) -> Option<proto::Instance> {
+        let entry = self.registry.get(name)?;
+        let shown = shown::instance(name, &entry).await;
+        if shown.state != shown::STOPPED {
+            return entry.running.ended().is_none().then_some(shown);
+        }
+        match &entry.running {
+            Running::Engine(engine) => engine.wait_ended().await,
+            Running::Replica(replica) => replica.wait_ended().await,
+        };
+        None
     }
 }
 
@@ -144,10 +161,10 @@ impl Instances for Service {
     async fn start_replica(&self, request: Request<proto::StartReplicaRequest>) -> Reply<proto::Instance> {
         let request = request.into_inner();
         valid_name(&request.name)?;
-        let manager = self.manager()?;
+        let manager = self.starter()?;
         let _turn = self.registry.turn(&request.name).await;
-        if self.runs(&request.name) {
-            return self.instance(&request.name).await;
+        if let Some(running) = self.running(&request.name).await {
+            return Ok(Response::new(running));
         }
         let options = replica_options(&request, manager)?;
         let open = || ReplicaInstance::open(options).map_err(|error| error.to_string());
@@ -165,10 +182,10 @@ impl Instances for Service {
     async fn start_engine(&self, request: Request<proto::StartEngineRequest>) -> Reply<proto::Instance> {
         let request = request.into_inner();
         valid_name(&request.name)?;
-        let manager = self.manager()?;
+        let manager = self.starter()?;
         let _turn = self.registry.turn(&request.name).await;
-        if self.runs(&request.name) {
-            return self.instance(&request.name).await;
+        if let Some(running) = self.running(&request.name).await {
+            return Ok(Response::new(running));
         }
         let settings = engine_settings(&request, manager)?;
         let device = manager.device(&request)?;

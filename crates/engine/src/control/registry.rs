@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::{OwnedMutexGuard, watch};
@@ -53,12 +54,14 @@ pub struct Registry {
     pub(super) manager: Option<Manager>,
     /// One start or stop of a name at a time, so that two requests for one do not both open its directory.
     busy: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    /// The process is about to end: nothing is started in it any more.
+    ending: AtomicBool,
 }
 
 impl Default for Registry {
     fn default() -> Self {
         let (instances, busy) = (Mutex::default(), Mutex::default());
-        Self { instances, changes: watch::Sender::new(()), manager: None, busy }
+        Self { instances, changes: watch::Sender::new(()), manager: None, busy, ending: AtomicBool::new(false) }
     }
 }
 
@@ -71,6 +74,15 @@ impl Registry {
     /// The registry of an instance manager.
     pub fn of_manager(manager: Manager) -> Self {
         Self { manager: Some(manager), ..Self::default() }
+    }
+
+    /// From now on nothing is started here: what runs is about to be stopped.
+    pub fn end(&self) {
+        self.ending.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::SeqCst)
     }
 
     pub fn insert(&self, name: &str, entry: Entry) {

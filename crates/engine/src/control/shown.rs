@@ -8,7 +8,7 @@ use crate::replica_server;
 
 const STARTING: &str = "starting";
 const RUNNING: &str = "running";
-const STOPPED: &str = "stopped";
+pub(super) const STOPPED: &str = "stopped";
 const ERROR: &str = "error";
 
 fn base(name: &str, entry: &Entry, state: &str, reason: String) -> proto::Instance {

@@ -148,6 +148,11 @@ impl Link {
         Ok(link)
     }
 
+    /// Another handle of the connection, which can end it while a call waits for its answer.
+    pub fn handle(&self) -> io::Result<Handle> {
+        self.stream.try_clone().map(Handle)
+    }
+
     /// Says that engine `uid` is about to take the volume from `previous`; see [`super::holder::state`].
     pub fn intend(&mut self, uid: &str, previous: &str) -> Result<(), CallError> {
         self.done(&Message::Intend { uid: uid.to_owned(), previous: previous.to_owned() })
@@ -191,8 +196,8 @@ impl Link {
         self.done(&Message::DropCache)
     }
 
-    /// Removes the device in order, while the engine still serves it. Refused while it is mounted.
-    pub fn detach(mut self) -> Result<(), CallError> {
+    /// Removes the device in order, while the engine still serves it. Refused while it is mounted; it can be asked again.
+    pub fn detach(&mut self) -> Result<(), CallError> {
         self.done(&Message::Detach)
     }
 
@@ -238,9 +243,54 @@ impl Link {
     }
 }
 
+/// A handle of a [`Link`].
+#[derive(Debug)]
+pub struct Handle(UnixStream);
+
+impl Handle {
+    /// Ends the connection: for the holder the engine is gone, and a call that waits fails.
+    pub fn hang_up(&self) {
+        // It may have ended already.
+        let _ = self.0.shutdown(std::net::Shutdown::Both);
+    }
+}
+
 fn unexpected(answer: Answer) -> CallError {
     match answer {
         Answer::Failed { why } => CallError::Failed(why),
         other => CallError::Nonsense(other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::os::unix::net::UnixListener;
+    use std::thread;
+
+    use super::*;
+
+    /// A holder whose step waits for an engine that will not come.
+    #[test]
+    fn a_call_that_waits_for_the_device_ends_when_the_engine_hangs_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place { run: dir.path().into(), dev: dir.path().join("dev") };
+        let volume = Name::new("v1").unwrap();
+        std::fs::create_dir(place.directory(&volume)).unwrap();
+        let listener = UnixListener::bind(place.socket(&volume)).unwrap();
+        let holder = thread::spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+            assert!(lines.next().unwrap().unwrap().starts_with("hello"));
+            (&stream).write_all(b"holder 1 7\n").unwrap();
+            assert!(lines.next().unwrap().unwrap().starts_with("attach"));
+            assert!(lines.next().is_none(), "the engine is gone");
+        });
+        let mut link = Link::find(&place, &volume).unwrap().unwrap();
+        let handle = link.handle().unwrap();
+        let waiting = thread::spawn(move || link.attach(Shape { block: 512, read_only: false }));
+        handle.hang_up();
+        assert!(matches!(waiting.join().unwrap(), Err(CallError::Gone(_))));
+        holder.join().unwrap();
     }
 }

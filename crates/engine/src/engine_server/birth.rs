@@ -4,6 +4,8 @@
 //!   ask replicas without a name who they are ─┐
 //!   load the record ──────────────────────────┴─► there is one ─────────────► start
 //!                                              └─► none: all replicas known ─► make it ─► start
+//!          ▲                                                                       │ not known whether it was made
+//!          └───────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
 //! A new record names every replica as in sync only if all of them are fresh. One that holds data is the whole set;
@@ -113,11 +115,15 @@ impl EngineServer {
             }
             Err(why) => {
                 tracing::warn!(why, "the record cannot be read; trying again");
-                let timer = out.io.timer();
-                out.io.set_timer(timer, now.plus_millis(RETRY_MS));
-                self.birth.retries.insert(timer, Retry::Load);
+                self.load_later(now, out);
             }
         }
+    }
+
+    fn load_later(&mut self, now: Time, out: &mut Effects<Self>) {
+        let timer = out.io.timer();
+        out.io.set_timer(timer, now.plus_millis(RETRY_MS));
+        self.birth.retries.insert(timer, Retry::Load);
     }
 
     pub(super) fn created(&mut self, result: Result<Record, String>, now: Time, out: &mut Effects<Self>) {
@@ -126,7 +132,12 @@ impl EngineServer {
                 self.birth.record = Some(record);
                 self.try_start(now, out);
             }
-            Err(why) => self.give_up(format!("the record cannot be made: {why}"), out),
+            // Whoever keeps it may have made it, and died before saying so: what is there now decides.
+            Err(why) => {
+                tracing::warn!(why, "the record cannot be made; trying again");
+                (self.birth.loaded, self.birth.creating) = (false, false);
+                self.load_later(now, out);
+            }
         }
     }
 

@@ -1,15 +1,16 @@
 //! The kernel device of an engine: announced before the engine takes the volume, taken after it, attached beside it.
 
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tether_replication::ids::Holder;
 use tether_replication::record::Record;
 
 use crate::device::fuse::abi;
-use crate::device::link::{Link, Shape, TakeError, Taken};
+use crate::device::link::{Handle, Link, Shape, TakeError, Taken};
 use crate::device::place::{DEVICES, Name, Place, RUN};
 use crate::engine_server::{Command, DEVICE_BLOCK_BYTES, DeviceFd, EngineServer};
 use crate::ring::Remote;
@@ -21,6 +22,8 @@ pub fn default_place() -> Place {
 
 /// Pause between attempts to have a device that another engine still has.
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
+/// Pause before a device that could not be attached is tried again.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 type Detached = Box<dyn FnOnce(Result<(), String>) + Send>;
 
@@ -39,11 +42,63 @@ pub(super) struct DeviceWitness {
     link: Option<Link>,
     /// To the thread that has the device; there from the moment that it may be taken.
     orders: Option<Sender<Order>>,
+    wire: Arc<Wire>,
+}
+
+/// The connection that the thread of the device speaks through at the moment.
+///
+/// A call may wait for the device, and that for the engine that is to serve it. If the engine ends meanwhile, the call must
+/// not go on waiting: for the holder the engine would live, and none that comes after it could have the device.
+#[derive(Default)]
+struct Wire(Mutex<State>);
+
+#[derive(Default)]
+enum State {
+    #[default]
+    Idle,
+    Open(Handle),
+    /// The engine has ended.
+    Over,
+}
+
+impl Wire {
+    /// The thread speaks through `link` from now on; false if the engine has ended.
+    fn open(&self, link: &Link) -> Result<bool, String> {
+        let handle = link.handle().map_err(|error| error.to_string())?;
+        let mut state = self.0.lock();
+        if matches!(*state, State::Over) {
+            return Ok(false);
+        }
+        *state = State::Open(handle);
+        Ok(true)
+    }
+
+    /// The connection is of no use any more.
+    fn close(&self) {
+        let mut state = self.0.lock();
+        if let State::Open(handle) = &*state {
+            handle.hang_up();
+            *state = State::Idle;
+        }
+    }
+
+    /// The engine has ended.
+    fn end(&self) {
+        if let State::Open(handle) = std::mem::replace(&mut *self.0.lock(), State::Over) {
+            handle.hang_up();
+        }
+    }
+}
+
+impl Drop for DeviceWitness {
+    fn drop(&mut self) {
+        self.wire.end();
+    }
 }
 
 impl DeviceWitness {
     pub fn new(place: Place, volume: Name, holder: Holder, remote: Remote<EngineServer>) -> Self {
-        Self { place, volume, holder, remote, link: None, orders: None }
+        Self { place, volume, holder, remote, link: None, orders: None, wire: Arc::default() }
     }
 
     fn intend(&self, from: Holder) -> Result<Link, String> {
@@ -62,6 +117,7 @@ impl DeviceWitness {
             uid: self.holder.to_string(),
             previous: previous.to_string(),
             remote: self.remote.clone(),
+            wire: self.wire.clone(),
         };
         if let Err(error) = thread::Builder::new().name("device".to_owned()).spawn(move || attendant.run(link, &orders))
         {
@@ -135,20 +191,13 @@ struct Attendant {
     uid: String,
     previous: String,
     remote: Remote<EngineServer>,
+    wire: Arc<Wire>,
 }
 
 impl Attendant {
     /// Takes the device, has it served and attached, then does what it is told to it.
     fn run(self, link: Link, orders: &Receiver<Order>) {
-        let mut link = match self.serve(link) {
-            Ok(Some(link)) => link,
-            Ok(None) => return,
-            Err(why) => {
-                tracing::error!(why, "there is no kernel device");
-                tell(&self.remote, Err(why));
-                return;
-            }
-        };
+        let Some(mut link) = self.attached(link, orders) else { return };
         for order in orders {
             match order {
                 Order::Grown => {
@@ -161,14 +210,51 @@ impl Attendant {
                         tracing::warn!(%error, "the kernel keeps what it cached before the promotion");
                     }
                 }
-                Order::Detach(answer) => return answer(link.detach().map_err(|error| error.to_string())),
+                Order::Detach(answer) => match link.detach() {
+                    Ok(()) => {
+                        self.wire.close();
+                        return answer(Ok(()));
+                    }
+                    // Somebody uses it: it goes on, and may be let go later.
+                    Err(error) => answer(Err(error.to_string())),
+                },
             }
+        }
+    }
+
+    /// The device, served and attached. What went wrong is told and tried again for as long as the engine is there: the
+    /// holder may have ended, loop devices may have run out, and a volume without its device is of no use to anybody.
+    fn attached(&self, link: Link, orders: &Receiver<Order>) -> Option<Link> {
+        let mut link = Ok(link);
+        loop {
+            let why = match link.and_then(|link| self.serve(link)) {
+                Ok(served) => return served,
+                Err(why) => why,
+            };
+            self.wire.close();
+            tracing::error!(why, "there is no kernel device; trying again");
+            if !tell(&self.remote, Err(why)) {
+                return None;
+            }
+            match orders.recv_timeout(RETRY_PAUSE) {
+                // Nothing is bound that could be let go.
+                Ok(Order::Detach(answer)) => {
+                    answer(Ok(()));
+                    return None;
+                }
+                Ok(Order::Grown | Order::DropCache) | Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return None,
+            }
+            link = Link::open(&self.place, &self.volume).map_err(|error| error.to_string());
         }
     }
 
     /// None if the engine ended meanwhile.
     fn serve(&self, link: Link) -> Result<Option<Link>, String> {
         let Some((mut link, taken)) = self.take(link)? else { return Ok(None) };
+        if !self.wire.open(&link)? {
+            return Ok(None);
+        }
         let (fuse, resumed) = (Arc::new(taken.fuse), taken.resumed);
         if resumed && let Err(error) = rustix::io::write(&*fuse, &abi::resend()) {
             tracing::error!(%error, "the kernel does not repeat what the last engine left");

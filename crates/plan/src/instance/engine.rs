@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use tether_crd::condition::{self, Condition, rfc3339};
 use tether_crd::engine::{
-    CloneProgress, EngineStatus, FENCED, INSTANCE_CREATION, InstanceState, RebuildProgress, ReplicaMode, SnapshotInfo,
+    CloneProgress, EngineStatus, FENCED, INSTANCE_CREATION, INSTANCE_REMOVAL, InstanceState, RebuildProgress,
+    ReplicaMode, SnapshotInfo,
 };
 use tether_crd::{Engine, FINALIZER, IntString, Snapshot};
 use tether_model::reason::Reason;
@@ -24,6 +25,8 @@ const REMOVAL: Rule = Rule("engine-removal");
 
 /// The reason of a process that could not be made, or ended.
 pub(super) const CREATION_FAILED: &str = "InstanceCreationFailed";
+/// The reason of a process that does not end.
+const REMOVAL_FAILED: &str = "InstanceRemovalFailed";
 
 /// An engine's process, and what only an engine has.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -63,6 +66,8 @@ pub struct EngineObserved<'a> {
     pub process: Option<&'a EngineProcess>,
     /// What came of the last attempt to start it.
     pub start_error: Option<&'a str>,
+    /// Why it did not end when it was last told to.
+    pub stop_error: Option<&'a str>,
     /// It takes long to serve, so that it is worth saying that it is on its way.
     pub is_slow: bool,
     /// A ticket asks for the volume on this node: it will be back, and whoever has the device open waits for that.
@@ -142,7 +147,11 @@ pub fn decide_engine(observed: &EngineObserved<'_>, now: Timestamp) -> Plan<Engi
                 let change = EngineChange::RemoveFinalizer { engine: Target::of(engine) };
                 plan.acts(REMOVAL, subject(engine), Reason::BeingDeleted, "Nothing of it is left.", change);
             }
-            _ => plan.blocked(REMOVAL, subject(engine), Reason::EngineStopping, "It has to end first."),
+            _ => {
+                let words = format!("It has to end first.{}", because(observed.stop_error));
+                plan.blocked(REMOVAL, subject(engine), Reason::EngineStopping, words);
+                tell(&mut plan, observed, keeps(observed, now));
+            }
         }
         return plan;
     }
@@ -153,20 +162,46 @@ pub fn decide_engine(observed: &EngineObserved<'_>, now: Timestamp) -> Plan<Engi
         && !observed.is_slow;
     if awaited {
         plan.rests(STATUS, subject(engine), Reason::EngineStarting, "It will serve in a moment.");
-    } else if status == engine.status {
+    } else {
+        tell(&mut plan, observed, status);
+    }
+    if observed.stop_error.is_some() {
+        // Why it does not end is told before that is tried once more.
+        plan.changes.sort_by_key(|change| matches!(change, EngineChange::Stop { .. }));
+    }
+    plan
+}
+
+/// Writes the status, if it says something new.
+fn tell(plan: &mut Plan<EngineChange>, observed: &EngineObserved<'_>, status: EngineStatus) {
+    let engine = observed.engine;
+    if status == engine.status {
         plan.rests(STATUS, subject(engine), Reason::UpToDate, "The status tells how it is.");
     } else {
         let change = EngineChange::SetStatus { engine: Target::of(engine), status: Box::new(status) };
         plan.acts(STATUS, subject(engine), Reason::StatusFollows, "The status follows the process.", change);
     }
-    plan
+}
+
+/// The status of one that is to go, and why it does not.
+fn keeps(observed: &EngineObserved<'_>, now: Timestamp) -> EngineStatus {
+    let mut status = observed.engine.status.clone();
+    tell_removal(&mut status.conditions, observed.stop_error, now);
+    status
+}
+
+/// A reason, as the end of a sentence.
+pub(crate) fn because(why: Option<&str>) -> String {
+    why.map(|why| format!(" It does not end: {why}.")).unwrap_or_default()
 }
 
 fn follow(plan: &mut Plan<EngineChange>, observed: &EngineObserved<'_>, wanted: bool) {
     let engine = observed.engine;
+    let never_ran = !engine.status.started && engine.status.current_state != InstanceState::Error;
     match (wanted, observed.process) {
-        // One that failed is for the volume to decide about: it is told to stop, and then perhaps to start again.
-        (true, None) if !engine.status.started && engine.status.current_state != InstanceState::Error => {
+        // One that failed is for the volume to decide about: it is told to stop, and then perhaps to start again. One that
+        // ended in order was told to by somebody who is not here any more: it is as if it had never been.
+        (true, found) if never_ran && found.is_none_or(|found| found.process.state == ProcessState::Stopped) => {
             let change = EngineChange::Start { standby: !engine.spec.active };
             plan.acts(PROCESS, subject(engine), Reason::EngineStarting, "It is to run.", change);
         }
@@ -256,14 +291,17 @@ fn status(observed: &EngineObserved<'_>, wanted: bool, now: Timestamp) -> Engine
             }
         }
     }
+    let reason = process.map(|process| process.reason.as_str());
     let failure = match state {
-        InstanceState::Error => process.map(|process| process.reason.as_str()),
+        InstanceState::Error => reason,
+        InstanceState::Starting if awaits_device(observed) => reason.filter(|why| !why.is_empty()),
         InstanceState::Stopped if wanted => observed.start_error,
         _ => None,
     };
     let is_fenced = observed.process.is_some_and(|found| found.is_fenced);
     let reason = if is_fenced { FENCED } else { CREATION_FAILED };
     tell_creation(&mut status.conditions, failure.map(|why| (reason, why)), now);
+    tell_removal(&mut status.conditions, observed.stop_error.filter(|_| process.is_some()), now);
     status
 }
 
@@ -271,7 +309,8 @@ fn awaits_device(observed: &EngineObserved<'_>) -> bool {
     let engine = observed.engine;
     let shows = !engine.spec.disable_frontend && engine.spec.frontend != tether_crd::volume::Frontend::None;
     let first = engine.status.current_state != InstanceState::Running;
-    first && shows && observed.process.is_some_and(|found| found.endpoint.is_empty() && !found.is_standby)
+    let serves = |found: &EngineProcess| found.process.state == ProcessState::Running && !found.is_standby;
+    first && shows && observed.process.is_some_and(|found| found.endpoint.is_empty() && serves(found))
 }
 
 fn running(status: &mut EngineStatus, observed: &EngineObserved<'_>, found: &EngineProcess, now: Timestamp) {
@@ -353,6 +392,18 @@ fn not_running(status: &mut EngineStatus) {
     (status.ip, status.storage_ip, status.port) = (String::new(), String::new(), 0);
 }
 
+/// Says in a condition why there is a process although there should be none; takes it back when there is none.
+fn tell_removal(conditions: &mut Vec<Condition>, failure: Option<&str>, now: Timestamp) {
+    let kind = INSTANCE_REMOVAL;
+    match failure {
+        Some(why) => drop(condition::set(conditions, kind, condition::FALSE, REMOVAL_FAILED, why, now)),
+        None if condition::is_false(conditions, kind) => {
+            condition::set(conditions, kind, condition::TRUE, "", "", now);
+        }
+        None => {}
+    }
+}
+
 /// Says in a condition why there is no process although there should be; takes it back when there is.
 pub(super) fn tell_creation(conditions: &mut Vec<Condition>, failure: Option<(&str, &str)>, now: Timestamp) {
     let kind = INSTANCE_CREATION;
@@ -404,6 +455,7 @@ mod tests {
             manager_name: "im",
             process,
             start_error: None,
+            stop_error: (engine.spec.volume_name == "mounted").then_some("it is mounted"),
             is_slow: true,
             is_asked_for,
             list_due: false,
@@ -446,6 +498,64 @@ mod tests {
         assert_eq!(step(&mut engine, Manager::Known, Some(&serving(Vec::new()))), ["Stop { keep_device: false }"]);
         step(&mut engine, Manager::Known, None);
         assert_eq!((engine.status.current_state, modes(&engine).as_str()), (InstanceState::Stopped, ""));
+    }
+
+    #[test]
+    fn what_ended_in_order_before_it_served_is_started_anew() {
+        let mut engine = engine();
+        engine.spec.desire_state = InstanceState::Running;
+        let mut ended = serving(Vec::new());
+        ended.process.state = ProcessState::Stopped;
+        assert_eq!(step(&mut engine, Manager::Known, Some(&ended)), ["Start { standby: false }"]);
+        let members = vec![member("m1", "a:1", true, true)];
+        step(&mut engine, Manager::Known, Some(&serving(members)));
+        assert_eq!(step(&mut engine, Manager::Known, Some(&ended)), Vec::<String>::new());
+        assert_eq!(
+            engine.status.current_state,
+            InstanceState::Error,
+            "one that served is for the volume to decide about"
+        );
+    }
+
+    #[test]
+    fn why_an_engine_does_not_end_is_told_before_that_is_tried_again() {
+        let mut engine = engine();
+        engine.spec.desire_state = InstanceState::Running;
+        let serving = serving(vec![member("m1", "a:1", true, true)]);
+        step(&mut engine, Manager::Known, Some(&serving));
+        engine.spec.desire_state = InstanceState::Stopped;
+        engine.spec.volume_name = "mounted".into();
+        let removal = |engine: &Engine| {
+            let found = condition::find(&engine.status.conditions, INSTANCE_REMOVAL).unwrap();
+            (found.status.clone(), found.message.clone())
+        };
+        assert_eq!(step(&mut engine, Manager::Known, Some(&serving)), ["Stop { keep_device: false }"]);
+        assert_eq!(removal(&engine), (condition::FALSE.to_owned(), "it is mounted".to_owned()));
+        // The same for one that is being deleted.
+        engine.status.conditions.clear();
+        engine.metadata.deletion_timestamp =
+            Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
+        engine.metadata.finalizers = Some(vec![FINALIZER.into()]);
+        assert_eq!(step(&mut engine, Manager::Known, Some(&serving)), ["Stop { keep_device: false }"]);
+        assert_eq!(removal(&engine).0, condition::FALSE);
+    }
+
+    #[test]
+    fn why_there_is_no_device_is_told_until_there_is_one() {
+        let mut engine = engine();
+        engine.spec.desire_state = InstanceState::Running;
+        let mut waits = serving(vec![member("m1", "a:1", true, true)]);
+        waits.endpoint.clear();
+        waits.process.reason = "no free loop device".into();
+        step(&mut engine, Manager::Known, Some(&waits));
+        let told = |engine: &Engine| {
+            let found = condition::find(&engine.status.conditions, INSTANCE_CREATION).unwrap();
+            (found.status.clone(), found.message.clone())
+        };
+        assert_eq!(engine.status.current_state, InstanceState::Starting);
+        assert_eq!(told(&engine), (condition::FALSE.to_owned(), "no free loop device".to_owned()));
+        step(&mut engine, Manager::Known, Some(&serving(vec![member("m1", "a:1", true, true)])));
+        assert_eq!(told(&engine), (condition::TRUE.to_owned(), String::new()));
     }
 
     #[test]

@@ -23,6 +23,7 @@ use std::collections::BTreeMap;
 
 use tether_crd::engine::InstanceState;
 
+pub(crate) use self::engine::because;
 pub use self::engine::{EngineChange, EngineObserved, EngineProcess, Member, decide_engine};
 pub use self::replica::{ReplicaChange, ReplicaObserved, decide_replica};
 pub use self::snapshots::{SnapshotChange, is_purging};

@@ -57,9 +57,11 @@ pub fn decide_replica(observed: &ReplicaObserved<'_>, now: Timestamp) -> Plan<Re
     let runs = observed.process.is_some_and(|p| matches!(p.state, ProcessState::Starting | ProcessState::Running));
     let old = replica.status.current_state;
     if observed.manager == Manager::Known {
+        let never_ran = !replica.status.started && old != InstanceState::Error;
         match (wanted, observed.process) {
-            // One that failed is for the volume to decide about: it is told to stop, and then perhaps to start again.
-            (true, None) if !replica.status.started && old != InstanceState::Error => {
+            // One that failed is for the volume to decide about: it is told to stop, and then perhaps to start again. One
+            // that ended in order was told to by somebody who is not here any more: it is as if it had never been.
+            (true, found) if never_ran && found.is_none_or(|found| found.state == ProcessState::Stopped) => {
                 plan.acts(PROCESS, subject(replica), Reason::Started, "It is to run.", ReplicaChange::Start);
             }
             (false, Some(_)) if !lent => {

@@ -116,7 +116,7 @@ pub(super) fn promise_limit(disk: &Disk, policy: &Policy) -> i64 {
 }
 
 /// Whether the disk can take a replica of `size` that holds `actual` bytes soon.
-pub(super) fn space(disk: &Disk, policy: &Policy, promised: i64, size: i64, actual: i64) -> Result<(), String> {
+pub(crate) fn space(disk: &Disk, policy: &Policy, promised: i64, size: i64, actual: i64) -> Result<(), String> {
     if disk.available <= 0 || disk.maximum <= 0 {
         return Err("its size is not known, or it is full".to_owned());
     }

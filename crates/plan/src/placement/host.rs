@@ -1,7 +1,8 @@
 //! What placement sees of a Longhorn Node and of its instance manager.
 
+use jiff::Timestamp;
 use tether_crd::condition::{self, Condition};
-use tether_crd::instance_manager::InstanceManagerState;
+use tether_crd::instance_manager::{InstanceManagerState, POD_READY};
 use tether_crd::node::{DiskStatus, DiskType, conditions, reasons};
 use tether_crd::{InstanceManager, Node};
 
@@ -46,6 +47,7 @@ impl Host {
             }),
             tags: node.spec.tags.iter().cloned().collect(),
             manager: manager.map_or(Manager::Missing, Manager::of),
+            manager_since: manager.and_then(running_since),
             disks: disks.collect(),
         }
     }
@@ -72,6 +74,12 @@ impl Manager {
             InstanceManagerState::Unknown => Self::Unknown,
         }
     }
+}
+
+/// Since when an instance manager runs; none if it does not.
+pub fn running_since(manager: &InstanceManager) -> Option<Timestamp> {
+    let ready = condition::find(&manager.status.conditions, POD_READY)?;
+    condition::time(&ready.last_transition_time).filter(|_| ready.status == condition::TRUE)
 }
 
 /// Why the condition is not True; a missing one is not.

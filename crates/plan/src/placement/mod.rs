@@ -18,8 +18,12 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use jiff::Timestamp;
 use serde::Serialize;
 use tether_model::reason::Reason;
+
+pub(crate) use self::filter::space;
+pub use self::host::running_since;
 
 /// A node as placement sees it.
 // Facts that are each yes or no, and independent of each other.
@@ -44,6 +48,8 @@ pub struct Host {
     pub tags: BTreeSet<String>,
     /// Whether its instance manager runs, and can start a replica.
     pub manager: Manager,
+    /// Since when it runs: what failed before, failed in another process, or with one.
+    pub manager_since: Option<Timestamp>,
     pub disks: Vec<Disk>,
 }
 

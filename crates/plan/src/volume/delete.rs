@@ -7,6 +7,7 @@ use tether_model::reason::Reason;
 use tether_model::report::Rule;
 
 use super::draft::Draft;
+use super::run::why_it_stays;
 use super::{Change, Kind};
 use crate::object::{Target, has_finalizer, is_deleting, name};
 
@@ -41,8 +42,13 @@ pub(super) fn delete(draft: &mut Draft<'_>) {
     let_go(draft);
     let mut left: Vec<&str> = observed.engines.iter().map(|engine| name(*engine)).collect();
     left.extend(observed.replicas.iter().map(|replica| name(*replica)));
+    let why: String = observed.engines.iter().map(|engine| why_it_stays(engine)).collect();
+    if !why.is_empty() {
+        draft.warn(Reason::DependentsRemain, format!("volume {volume} cannot be deleted yet.{why}"));
+    }
     if !left.is_empty() {
-        draft.blocked(DELETION, Reason::DependentsRemain, format!("These have to go first: {}.", left.join(", ")));
+        let words = format!("These have to go first: {}.{why}", left.join(", "));
+        draft.blocked(DELETION, Reason::DependentsRemain, words);
     } else if has_finalizer(observed.volume, FINALIZER) {
         draft.fires(DELETION, Reason::DependentsGone, "Nothing of the volume is left.");
         draft.last.push(Change::RemoveFinalizer { kind: Kind::Volume, target: Target::of(observed.volume) });

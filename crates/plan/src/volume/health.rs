@@ -76,7 +76,11 @@ fn modes(draft: &mut Draft<'_>) {
         }
         match draft.mode(replica) {
             Some(ReplicaMode::Error) if replica.spec.failed_at.is_empty() => {
+                let is_without_fault = went_with_manager(draft, replica);
                 fail(draft, index, "the engine gave it up");
+                if is_without_fault {
+                    forgive(&mut draft.replicas[index]);
+                }
             }
             Some(ReplicaMode::ReadWrite) if replica.spec.failed_at.is_empty() => {
                 let now = draft.now;
@@ -108,10 +112,35 @@ fn errors(draft: &mut Draft<'_>) {
             continue;
         }
         if replica.spec.failed_at.is_empty() && replica.status.current_state == InstanceState::Error {
-            fail(draft, index, "its process ended without being told to");
+            if went_with_manager(draft, replica) {
+                fail(draft, index, "its process ended with its instance manager");
+                forgive(&mut draft.replicas[index]);
+            } else {
+                fail(draft, index, "its process ended without being told to");
+            }
         } else if draft.status.state == State::Attached {
             start_failure(draft, index);
         }
+    }
+}
+
+/// Whether the replica's process is not there, or not heard of, for a reason that is none of its own: its agent says of one
+/// that ended by itself how it did.
+fn went_with_manager(draft: &Draft<'_>, replica: &Replica) -> bool {
+    let state = draft.replica_state(replica);
+    let ended_by_itself = condition::is_false(&replica.status.conditions, INSTANCE_CREATION);
+    match state {
+        InstanceState::Running => draft.host(&replica.spec.node_id).is_none_or(|host| !host.can_launch()),
+        InstanceState::Unknown => true,
+        _ => !ended_by_itself,
+    }
+}
+
+/// An attempt that its replica could not help does not count among those that failed.
+fn forgive(replica: &mut Replica) {
+    let count = &mut replica.spec.rebuild_retry_count;
+    if *count < super::rebuild::RETRIES {
+        *count = (*count - 1).max(0);
     }
 }
 

@@ -48,7 +48,7 @@ use tether_crd::attachment::Ticket;
 use tether_crd::{Engine, Replica, Volume, VolumeAttachment};
 
 use self::draft::Draft;
-pub use self::run::REPLICA_START_PATIENCE;
+pub use self::run::{REPLICA_START_PATIENCE, REPLICA_STOP_PATIENCE};
 pub use self::settings::Settings;
 use crate::Plan;
 use crate::object::{Target, is_deleting};

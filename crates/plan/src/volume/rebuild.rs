@@ -19,9 +19,11 @@ use crate::object::name;
 const REPLENISH: Rule = Rule("replica-replenish");
 const REUSE: Rule = Rule("replica-reuse");
 
-/// A replica that failed so often in a row is given up; also what a new replica begins with, which has nothing to keep.
+/// A replica that failed so often in a row, in one instance manager, is given up; also what a new replica begins with, which
+/// has nothing to keep.
 pub(super) const RETRIES: i64 = 5;
-/// After a second failure in a row: what keeps failing is not tried all the time.
+/// After a second failure in a row: what keeps failing is not tried all the time. What failed with its instance manager, or
+/// before that was started anew, did not fail by itself and is tried at once.
 const FIRST_RETRY: SignedDuration = SignedDuration::from_mins(1);
 const LONGEST_RETRY: SignedDuration = SignedDuration::from_mins(3);
 
@@ -136,10 +138,11 @@ fn reuse(draft: &mut Draft<'_>) -> bool {
     }
     let failed_at = |index: &usize| time(&draft.replicas[*index].spec.failed_at);
     let Some(chosen) = candidates.into_iter().max_by_key(failed_at) else { return false };
+    let starts_over = is_manager_newer(draft, &draft.replicas[chosen]);
     let spec = &mut draft.replicas[chosen].spec;
     spec.failed_at.clear();
     spec.healthy_at.clear();
-    spec.rebuild_retry_count += 1;
+    spec.rebuild_retry_count = if starts_over { 1 } else { spec.rebuild_retry_count + 1 };
     let about = Subject::new("Replica", NAMESPACE, name(&*draft.replicas[chosen]));
     draft.plan.fires(REUSE, about, Reason::ReplicaReused, "The replica is back; it gets what it missed.");
     true
@@ -178,10 +181,18 @@ fn readiness(draft: &Draft<'_>, replica: &Replica) -> Readiness {
     if replica.status.current_state != InstanceState::Stopped {
         return Readiness::Not(Reason::ReplicasStopping, "Its process has not ended yet.".to_owned());
     }
-    match retry_at(replica).filter(|at| draft.now < *at) {
+    let back_off = if is_manager_newer(draft, replica) { None } else { retry_at(replica) };
+    match back_off.filter(|at| draft.now < *at) {
         Some(at) => Readiness::At(at),
         None => Readiness::Now,
     }
+}
+
+/// Whether the instance manager of the replica's node was started after the replica failed.
+fn is_manager_newer(draft: &Draft<'_>, replica: &Replica) -> bool {
+    let since = draft.host(&replica.spec.node_id).and_then(|host| host.manager_since);
+    // Times are told in whole seconds, and a manager ends before its replicas are found to have failed.
+    since.zip(time(&replica.spec.last_failed_at)).is_some_and(|(since, failed)| since >= failed)
 }
 
 /// When a replica that failed may be tried again: at once after the first failure, later after more.

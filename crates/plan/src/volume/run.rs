@@ -4,14 +4,16 @@ use std::collections::BTreeSet;
 
 use jiff::{SignedDuration, Timestamp};
 use tether_crd::condition::{self, time};
-use tether_crd::engine::{INSTANCE_CREATION, InstanceState};
+use tether_crd::engine::{INSTANCE_CREATION, INSTANCE_REMOVAL, InstanceState};
 use tether_crd::volume::{Robustness, State};
+use tether_crd::{Engine, Replica};
 use tether_model::reason::Reason;
 use tether_model::report::Rule;
 
-use super::draft::Draft;
+use super::draft::{Draft, Item};
 use super::health;
 use super::state::{self, Action, Current, Position};
+use crate::instance::because;
 use crate::object::name;
 
 const STATE: Rule = Rule("volume-state");
@@ -22,6 +24,11 @@ const CLOSING: Rule = Rule("volume-close");
 /// for a process that starts on a busy node, so that an ordinary attach begins with all replicas; short beside the time in
 /// which somebody would miss the volume.
 pub const REPLICA_START_PATIENCE: SignedDuration = SignedDuration::from_secs(5);
+
+/// How long a volume that leaves waits for its replicas to end; an ordinary one takes milliseconds. One whose agent says nothing
+/// does not keep the volume where it was until its node is known to be down: a replica that still runs is no danger, since it
+/// serves nobody but the engine of the newest epoch, and its agent ends it when it can.
+pub const REPLICA_STOP_PATIENCE: SignedDuration = SignedDuration::from_secs(5);
 
 /// Does what the volume's state asks for, and moves the state on.
 pub(super) fn follow(draft: &mut Draft<'_>) {
@@ -83,7 +90,17 @@ fn is_open(draft: &Draft<'_>) -> bool {
 fn is_closed(draft: &Draft<'_>) -> bool {
     // A twin has no process of its own.
     let mut replicas = draft.replicas.iter().filter(|replica| replica.spec.active);
-    is_engine_stopped(draft) && replicas.all(|replica| draft.is_replica_stopped(replica))
+    // Told to stop first: only what does not follow is given up.
+    let is_left = |replica: &Item<'_, Replica>| {
+        replica.spec.desire_state == InstanceState::Stopped && draft.now >= stop_patience(draft)
+    };
+    is_engine_stopped(draft) && replicas.all(|replica| draft.is_replica_stopped(replica) || is_left(replica))
+}
+
+/// Until when replicas are waited for that are to end.
+fn stop_patience(draft: &Draft<'_>) -> Timestamp {
+    let began = if draft.status.state == State::Detaching { time(&draft.status.state_changed_at) } else { None };
+    began.unwrap_or(draft.now) + REPLICA_STOP_PATIENCE
 }
 
 fn is_engine_stopped(draft: &Draft<'_>) -> bool {
@@ -187,6 +204,8 @@ fn members(draft: &mut Draft<'_>) -> Option<tether_crd::volume::Words> {
             && !replica.is_leaving()
             && replica.spec.failed_at.is_empty()
             && replica.spec.engine_name == engine_name
+            // One that has yet to end, from the last time, is started again when it has.
+            && (runs || replica.spec.desire_state == InstanceState::Running)
             && !leaving.contains(name(&**replica));
         if !usable {
             continue;
@@ -263,7 +282,12 @@ fn close(draft: &mut Draft<'_>) {
     }
     if !is_engine_stopped(draft) {
         draft.engine_mut().spec.log_requested |= is_faulted;
-        draft.blocked(CLOSING, Reason::EngineStopping, format!("The engine on node {held:?} is being stopped."));
+        let why = why_it_stays(draft.engine());
+        draft.blocked(CLOSING, Reason::EngineStopping, format!("The engine on node {held:?} is being stopped.{why}"));
+        if !why.is_empty() {
+            let volume = draft.name();
+            draft.warn(Reason::EngineStopping, format!("volume {volume} cannot leave node {held}.{why}"));
+        }
         return;
     }
     let spec = &mut draft.engine_mut().spec;
@@ -281,8 +305,19 @@ fn close(draft: &mut Draft<'_>) {
         draft.rests(CLOSING, Reason::Detached, "Engine and replicas are stopped.");
     } else {
         let words = format!("Replicas are being stopped: {}.", running.join(", "));
-        draft.blocked(CLOSING, Reason::ReplicasStopping, words);
+        match stop_patience(draft) {
+            until if draft.status.state == State::Detaching && draft.now < until => {
+                draft.waits(CLOSING, Reason::ReplicasStopping, words, until);
+            }
+            _ => draft.blocked(CLOSING, Reason::ReplicasStopping, words),
+        }
     }
+}
+
+/// Why an engine that is to end does not, as its agent says; empty if it does not say so.
+pub(super) fn why_it_stays(engine: &Engine) -> String {
+    let told = condition::find(&engine.status.conditions, INSTANCE_REMOVAL);
+    because(told.filter(|found| found.status == condition::FALSE).map(|found| found.message.as_str()))
 }
 
 /// The engine's node does not answer: nobody there can say that the engine ended, and nobody has to. The next engine's

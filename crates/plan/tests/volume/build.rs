@@ -79,6 +79,7 @@ pub(crate) fn new_volume(replicas: i64, nodes: &[&str]) -> World {
         events: Vec::new(),
         writes: 0,
         crashed: std::collections::BTreeSet::new(),
+        silent: std::collections::BTreeSet::new(),
     }
 }
 

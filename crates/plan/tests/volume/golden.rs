@@ -2,8 +2,9 @@
 //! Where the expected outcome differs on purpose, the row says why.
 
 use tether_crd::condition;
-use tether_crd::engine::{InstanceState, ReplicaMode};
+use tether_crd::engine::{INSTANCE_CREATION, InstanceState, ReplicaMode};
 use tether_crd::volume::{DataLocality, Robustness, State};
+use tether_plan::placement::{Host, Manager};
 use tether_plan::volume::Change;
 
 use crate::build::*;
@@ -246,8 +247,43 @@ fn a_failed_replica_is_used_again_first() {
     // A second failure in a row is not tried again at once.
     let again = degraded().set(|w| w.replica("r2").spec.rebuild_retry_count = 1);
     assert!(once(again.clone()).replicas["r2"].spec.failed_at == ago(30));
-    let later = again.set(|w| w.pass(jiff::SignedDuration::from_secs(31)));
+    let later = again.clone().set(|w| w.pass(jiff::SignedDuration::from_secs(31)));
     assert!(once(later).replicas["r2"].spec.failed_at.is_empty());
+
+    // What failed before its instance manager was started anew says nothing about that one: the count starts over.
+    let again = again.set(|w| w.replica("r2").spec.rebuild_retry_count = 4);
+    let since = |seconds: i64| {
+        let manager_since = Some(now() - jiff::SignedDuration::from_secs(seconds));
+        once(again.clone().node(Host { manager_since, ..host("node2") }))
+    };
+    let spec = &since(29).replicas["r2"].spec;
+    assert_eq!((spec.failed_at.as_str(), spec.rebuild_retry_count), ("", 1));
+    let spec = &since(31).replicas["r2"].spec;
+    assert_eq!((spec.failed_at.as_str(), spec.rebuild_retry_count), (ago(30).as_str(), 4), "it failed in this one");
+}
+
+#[test]
+fn an_attempt_that_ended_with_the_instance_manager_does_not_count() {
+    let tried = || {
+        degraded().set(|w| {
+            let spec = &mut w.replica("r2").spec;
+            (spec.failed_at, spec.rebuild_retry_count, spec.desire_state) = (String::new(), 1, Running);
+        })
+    };
+    let count = |world: World| once(world).replicas["r2"].spec.rebuild_retry_count;
+    let ended = |w: &mut World| w.replica("r2").status.current_state = InstanceState::Error;
+    let by_itself = |w: &mut World| {
+        let conditions = &mut w.replica("r2").status.conditions;
+        condition::set(conditions, INSTANCE_CREATION, condition::FALSE, "", "the disk failed", now());
+    };
+    assert_eq!(count(tried().set(ended)), 0);
+    assert_eq!(count(tried().set(ended).set(by_itself)), 1);
+    let given_up = || tried().engine_runs(&[("r1", RW), ("r2", ReplicaMode::Error)]);
+    assert_eq!(count(given_up()), 1, "its process runs, and the engine gave it up");
+    assert_eq!(count(given_up().set(ended)), 0);
+    let gone = Host { manager: Manager::Error, ..host("node2") };
+    assert_eq!(count(given_up().node(gone)), 0);
+    assert_eq!(count(given_up().node(down(host("node2"), "KubernetesNodeNotReady"))), 0);
 }
 
 #[test]

@@ -204,6 +204,27 @@ fn deletion_ends_whatever_runs_and_wherever_nodes_are() {
 }
 
 #[test]
+fn a_replica_whose_agent_says_nothing_does_not_keep_the_volume_where_it_was() {
+    let mut world = attached();
+    let silent = world.replicas.iter().find(|(_, replica)| replica.spec.node_id == "b").unwrap().0.clone();
+    world.silent.insert("b".into());
+    world.settle("c");
+    assert_eq!(world.status().0, State::Detaching, "{}", world.plan());
+    let until = world.plan().wake_at().expect("it is not waited for without an end");
+    world.pass(until.duration_since(world.now));
+    world.settle("c");
+    // The record still names it: it is waited for once more, as any replica that starts late.
+    let until = world.plan().wake_at().expect("it is not waited for without an end");
+    world.pass(until.duration_since(world.now));
+    world.settle("c");
+    assert_eq!(world.status().0, State::Attached, "{}", world.plan());
+    assert_eq!(world.replicas[&silent].spec.desire_state, InstanceState::Stopped, "it is started when it has ended");
+    world.silent.clear();
+    world.settle("c");
+    assert_eq!(world.status(), (State::Attached, Robustness::Healthy, "c"), "{}", world.plan());
+}
+
+#[test]
 fn a_volume_that_grows_while_detached_is_attached_for_it() {
     let mut world = attached();
     world.settle("");

@@ -32,6 +32,8 @@ pub(crate) struct World {
     pub(crate) writes: usize,
     /// Nodes whose processes died while nobody could say so.
     pub(crate) crashed: BTreeSet<String>,
+    /// Nodes whose processes stand still, which nobody knows yet.
+    pub(crate) silent: BTreeSet<String>,
 }
 
 impl World {
@@ -153,7 +155,7 @@ impl World {
 
     fn replica_agent(&mut self, name: &str, index: usize) {
         let node = self.replicas[name].spec.node_id.clone();
-        if !self.is_up(&node) {
+        if !self.is_up(&node) || self.silent.contains(&node) {
             return;
         }
         if self.replicas[name].metadata.deletion_timestamp.is_some() {
@@ -181,6 +183,7 @@ impl World {
             found.status.current_state == InstanceState::Running
                 && self.is_up(&found.spec.node_id)
                 && !self.crashed.contains(&found.spec.node_id)
+                && !self.silent.contains(&found.spec.node_id)
         })
     }
 

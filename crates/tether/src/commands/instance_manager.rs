@@ -101,6 +101,7 @@ pub(crate) fn run(args: Args) -> Result<Exit> {
 
 /// Engines first: they flush to their replicas.
 async fn stop_all(registry: &Registry) {
+    registry.end();
     for (_, entry) in registry.list() {
         if let Running::Engine(engine) = entry.running
             && engine.get_async(engine_server::Command::Stop).await.is_ok()

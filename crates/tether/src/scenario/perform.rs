@@ -20,8 +20,8 @@ use crate::picture::Picture;
 const SOME_REQUESTS: u64 = 50;
 /// For so long an end must last to be one.
 const STAYS: Duration = Duration::from_millis(700);
-/// Until all replicas must be back. One that failed twice in a row is tried again after a minute, and twice that after the next time.
-const HEALS: Duration = Duration::from_secs(240);
+/// Until all replicas must be back. What was killed or cut off is tried again as soon as it can run.
+const HEALS: Duration = Duration::from_secs(60);
 /// Between two looks at what was seen.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// For so long nothing must come of a migration whose target is not ready.

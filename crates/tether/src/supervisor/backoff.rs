@@ -1,4 +1,8 @@
 //! How long to wait before a process that ended is started again.
+//!
+//! Back-off is for a process that cannot run: one that never gets ready is tried less and less often. One that was ready can
+//! run, and what ended it (a signal, a defect that is met now and then) does not come back by itself: it is needed soon, and
+//! the pause only keeps it from eating the machine.
 
 use std::time::Duration;
 
@@ -6,8 +10,17 @@ use std::time::Duration;
 const FIRST: Duration = Duration::from_millis(250);
 /// Long enough that a process that cannot run costs nothing, short enough that a repaired one is back soon.
 const LAST: Duration = Duration::from_secs(30);
-/// A process that ran this long was healthy; its next crash is a first one.
-const HEALTHY: Duration = Duration::from_secs(60);
+/// The longest pause after a run that was ready.
+const LAST_AFTER_READY: Duration = Duration::from_secs(2);
+/// A process that was ready and ran this long was healthy; its next crash is a first one.
+const HEALTHY: Duration = Duration::from_secs(10);
+
+/// How a process lived.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Life {
+    pub(super) lasted: Duration,
+    pub(super) was_ready: bool,
+}
 
 /// Doubles with every crash that follows too soon on the one before.
 #[derive(Debug, Default)]
@@ -16,9 +29,11 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// The pause after a process that `ran_for` so long has ended.
-    pub(super) fn pause(&mut self, ran_for: Duration) -> Duration {
-        let pause = self.next.filter(|_| ran_for < HEALTHY).unwrap_or(FIRST);
+    /// The pause after a process that lived like this.
+    pub(super) fn pause(&mut self, life: Life) -> Duration {
+        let was_healthy = life.was_ready && life.lasted >= HEALTHY;
+        let longest = if life.was_ready { LAST_AFTER_READY } else { LAST };
+        let pause = self.next.filter(|_| !was_healthy).unwrap_or(FIRST).min(longest);
         self.next = Some((pause * 2).min(LAST));
         pause
     }
@@ -28,11 +43,25 @@ impl Backoff {
 mod tests {
     use super::*;
 
+    fn pauses(backoff: &mut Backoff, count: usize, seconds: u64, was_ready: bool) -> Vec<u128> {
+        let life = Life { lasted: Duration::from_secs(seconds), was_ready };
+        (0..count).map(|_| backoff.pause(life).as_millis()).collect()
+    }
+
     #[test]
-    fn pauses_double_up_to_a_limit_and_start_over_after_a_healthy_run() {
+    fn what_never_gets_ready_is_tried_less_and_less_often_however_long_it_tries() {
         let mut backoff = Backoff::default();
-        let pauses: Vec<_> = (0..9).map(|_| backoff.pause(Duration::from_secs(1)).as_millis()).collect();
-        assert_eq!(pauses, [250, 500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000]);
-        assert_eq!(backoff.pause(HEALTHY), FIRST);
+        let expected = [250, 500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000];
+        assert_eq!(pauses(&mut backoff, 9, 1, false), expected);
+        assert_eq!(pauses(&mut backoff, 1, 600, false), [30_000]);
+    }
+
+    #[test]
+    fn what_was_ready_is_back_soon() {
+        let mut backoff = Backoff::default();
+        assert_eq!(pauses(&mut backoff, 6, 1, true), [250, 500, 1000, 2000, 2000, 2000]);
+        assert_eq!(pauses(&mut backoff, 2, 10, true), [250, 250], "a healthy run starts over");
+        pauses(&mut backoff, 8, 1, false);
+        assert_eq!(pauses(&mut backoff, 1, 1, true), [2000], "it could not run for long, and now it can");
     }
 }

@@ -7,6 +7,8 @@ use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -17,7 +19,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::backoff::Backoff;
+use super::backoff::{Backoff, Life};
 use super::log_file::LogFile;
 use crate::cluster::{CLUSTER_ENV, NODE_ENV};
 use crate::commands::role::{LAST_EXIT_ENV, RESTARTS_ENV, SUPERVISOR_ENV};
@@ -85,8 +87,10 @@ impl Child {
                 continue;
             }
             let started = Instant::now();
-            let Some(how) = self.live(&past).await else { break };
-            let restart_in = backoff.pause(started.elapsed());
+            let was_ready = Arc::new(AtomicBool::new(false));
+            let Some(how) = self.live(&past, &was_ready).await else { break };
+            let life = Life { lasted: started.elapsed(), was_ready: was_ready.load(Ordering::Relaxed) };
+            let restart_in = backoff.pause(life);
             past = Past { restarts: past.restarts + 1, last_exit: Some(how.clone()) };
             // A machine that lost its power tells nobody.
             let node = self.program.node.clone().filter(|_| !self.is_off());
@@ -102,14 +106,14 @@ impl Child {
     }
 
     /// One life of the process; how it ended, or `None` if it was stopped.
-    async fn live(&self, past: &Past) -> Option<String> {
+    async fn live(&self, past: &Past, was_ready: &Arc<AtomicBool>) -> Option<String> {
         let mut process = match self.command(past).spawn() {
             Ok(process) => process,
             Err(error) => return Some(format!("cannot be started: {error}")),
         };
         self.tell(Event::Started { pid: process.id().unwrap_or_default() }).await;
         let log = self.keep_log(process.stderr.take());
-        let ready = self.await_ready(process.stdout.take());
+        let ready = self.await_ready(process.stdout.take(), was_ready.clone());
         let ended = tokio::select! {
             status = process.wait() => Some(status),
             () = self.stop.gently.cancelled() => None,
@@ -167,13 +171,18 @@ impl Child {
         })
     }
 
-    fn await_ready(&self, from: Option<impl AsyncRead + Unpin + Send + 'static>) -> JoinHandle<()> {
+    fn await_ready(
+        &self,
+        from: Option<impl AsyncRead + Unpin + Send + 'static>,
+        is_ready: Arc<AtomicBool>,
+    ) -> JoinHandle<()> {
         let (index, events) = (self.index, self.events.clone());
         tokio::spawn(async move {
             let Some(from) = from else { return };
             let mut lines = BufReader::new(from).lines();
             while let Ok(Some(line)) = lines.next_line().await {
                 if line.starts_with("ready") {
+                    is_ready.store(true, Ordering::Relaxed);
                     let _ = events.send((index, Event::Ready)).await;
                 }
             }

@@ -87,8 +87,7 @@ enum State {
     },
 }
 
-/// Runs `claims` claims for `time` with a kill every so many milliseconds, and checks the end. A process that is killed
-/// again and again is restarted less and less often: a long run needs longer pauses.
+/// Runs `claims` claims for `time` with a kill every so many milliseconds, and checks the end.
 pub(crate) fn kills(lab: &Lab, seed: u64, claims: usize, time: Duration, every_ms: (u64, u64)) {
     let mut random = Random(seed);
     let mut slots: Vec<Slot> = (0..claims)

@@ -89,6 +89,6 @@ fn pods_come_and_go_in_a_long_campaign() {
         |name: &str, default: u64| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default);
     for seed in number("TETHER_FIRST_SEED", 0)..number("TETHER_FIRST_SEED", 0) + number("TETHER_SEEDS", 1) {
         eprintln!("seed {seed}");
-        kills::kills(&Lab::start(&[]), seed, 20, Duration::from_secs(600), (7000, 15_000));
+        kills::kills(&Lab::start(&[]), seed, 20, Duration::from_secs(600), (1500, 6000));
     }
 }

@@ -92,6 +92,21 @@ pub fn apart<T: Send>(act: impl FnOnce() -> io::Result<T> + Send) -> io::Result<
         mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
         act()
     };
+    on_thread(act)
+}
+
+/// Calls `act` on a thread inside this mount namespace. A process that it starts stays there; nobody else does.
+pub fn within<T: Send>(inside: &File, act: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    let act = move || {
+        // SAFETY: only CLONE_FILES has consequences for file descriptors that other threads hold; it is not set.
+        unsafe { unshare_unsafe(UnshareFlags::FS) }?;
+        move_into_link_name_space(inside.as_fd(), Some(LinkNameSpaceType::Mount))?;
+        act()
+    };
+    on_thread(act)
+}
+
+fn on_thread<T: Send>(act: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     let done = std::thread::scope(|scope| scope.spawn(act).join());
     done.unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
 }

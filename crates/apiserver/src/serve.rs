@@ -184,7 +184,7 @@ impl Server {
         let certificates = PeerCertificates::new(chain.iter().map(|c| c.clone().into_owned()).collect());
         let seen = Arc::new(AtomicBool::new(false));
         let service = Tagged { service, certificates, address: PeerAddress(peer), seen: seen.clone() };
-        let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+        let mut connection = pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
         let mut first_request = pin!(tokio::time::sleep(self.limits.first_request_timeout));
         let (mut waiting, mut draining) = (true, false);
         loop {

@@ -21,6 +21,7 @@ use parking_lot::RwLock;
 use serde_json::Value;
 use tether_machinery::status::ApiError;
 use tether_machinery::{crd, kinds};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use crate::admission::Admission;
@@ -39,6 +40,9 @@ use crate::{body, definitions, discovery};
 
 /// No request but a watch may take longer; Kubernetes' limit.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Commands in containers that run at the same time; each has a task and two buffers here.
+const MAX_STREAMS: usize = 1024;
 
 /// Where the server's time comes from; tests bring their own.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
@@ -60,6 +64,8 @@ struct Inner {
     address: OnceLock<String>,
     /// How nodes are reached; a server in memory reaches none.
     kubelets: OnceLock<KubeletClient>,
+    /// Places for connections that are handed on to nodes.
+    streams: Arc<Semaphore>,
 }
 
 /// Reads stored objects for those parts that decide by them.
@@ -109,6 +115,7 @@ impl Server {
             shutdown: CancellationToken::new(),
             address: OnceLock::new(),
             kubelets: OnceLock::new(),
+            streams: Arc::new(Semaphore::new(MAX_STREAMS)),
         }))
     }
 
@@ -124,6 +131,11 @@ impl Server {
 
     pub(crate) fn kubelets(&self) -> Option<&KubeletClient> {
         self.0.kubelets.get()
+    }
+
+    /// A place for a connection that is handed on to a node; `None` if all are taken.
+    pub(crate) fn stream(&self) -> Option<OwnedSemaphorePermit> {
+        self.0.streams.clone().try_acquire_owned().ok()
     }
 
     /// Says where the server can be reached; discovery repeats it.
@@ -239,6 +251,7 @@ impl Server {
                 query,
                 headers,
                 body,
+                upgrade: parts.extensions.get().cloned(),
                 user,
                 accepted,
                 warnings: warnings.clone(),

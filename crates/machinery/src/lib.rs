@@ -23,6 +23,7 @@ pub mod openapi;
 pub mod patch;
 pub mod proto;
 pub mod quantity;
+pub mod remote_command;
 pub mod schema;
 pub mod selector;
 pub mod status;

@@ -201,6 +201,12 @@ impl PodDir {
         Ok(all)
     }
 
+    /// The runs of one container, oldest first; none if they cannot be read.
+    pub fn runs_of(&self, container: &str) -> Vec<RunDir> {
+        let runs = self.runs().unwrap_or_default().into_iter();
+        runs.filter(|(name, ..)| name == container).map(|(.., run)| run).collect()
+    }
+
     /// What the decision wants to know of them. A run whose start came to nothing does not count.
     pub fn observe(&self) -> io::Result<Runs> {
         let mut runs = Runs::new();

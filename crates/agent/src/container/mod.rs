@@ -11,17 +11,20 @@
 //!       stopping   it was asked to end
 //!       ended      exit code and time
 //!       log        what it wrote, a line each, with time and stream
+//!       exec.sock  where the shim takes orders for further commands
 //! ```
 //!
 //! Killing the agent kills no container: the next agent reads the directories, and how a container ended meanwhile is
 //! written there. Killing a shim is found out by its lock; what it leaves is then ended by the agent.
 //!
+//! - [`exec`]: further commands in a container.
 //! - [`files`]: the directory of a run.
 //! - [`root`]: what a container sees of the host's files and of its pod's volumes.
 //! - [`shim`]: the process between agent and container.
 //! - [`runner`]: the agent's side.
 //! - [`processes`]: finding and ending processes.
 
+pub mod exec;
 pub mod files;
 mod handle;
 mod log;
@@ -37,6 +40,9 @@ pub use self::root::{Shown, View};
 
 /// Names the run that a process belongs to, in its environment.
 pub const RUN_ENV: &str = "TETHER_CONTAINER";
+
+/// Marks a further command in a container that acts on the node, in its environment.
+const EXEC_ENV: &str = "TETHER_EXEC";
 
 /// What a shim is told, on its standard input: an environment may hold secrets, and a file would keep them.
 #[derive(Debug, Serialize, Deserialize)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::RUN_ENV;
+use super::{EXEC_ENV, RUN_ENV};
 
 /// What `/proc/PID/stat` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,18 +31,34 @@ fn parse(pid: u32, text: &str) -> Option<Stat> {
     Some(Stat { pid, parent, session, is_zombie: matches!(state, "Z" | "X") })
 }
 
+fn look(pid: u32) -> Option<Stat> {
+    parse(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
 /// Every process there is.
 pub(super) fn all() -> Vec<Stat> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter_map(|pid| parse(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)).collect()
+    pids.filter_map(look).collect()
 }
 
 /// Whether the process carries this run's name.
 fn belongs(pid: u32, run: &str) -> bool {
-    let entry = format!("{RUN_ENV}={run}");
+    carries(pid, &format!("{RUN_ENV}={run}"))
+}
+
+/// Whether the process' environment has this entry.
+fn carries(pid: u32, entry: &str) -> bool {
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     environment.split(|byte| *byte == 0).any(|found| found == entry.as_bytes())
+}
+
+/// Sends a signal to every process of a session.
+pub(super) fn signal_session(session: u32, sent: Signal) {
+    let is_of = |stat: &Stat| stat.session == session && !stat.is_zombie;
+    for stat in all().into_iter().filter(is_of) {
+        signal(stat.pid, sent, || look(stat.pid).is_some_and(|stat| is_of(&stat)));
+    }
 }
 
 /// Sends a signal to a process, if `is_meant` still holds once it cannot become another one.
@@ -53,14 +69,15 @@ pub(super) fn signal(pid: u32, signal: Signal, is_meant: impl FnOnce() -> bool) 
 }
 
 /// Kills what a run left behind after its shim was killed, and waits until it is gone; `session`: only those that did
-/// not leave it.
+/// not leave it, and further commands, which have sessions of their own.
 pub(super) fn kill_run(run: &str, session: Option<u32>) -> bool {
+    let exec = format!("{EXEC_ENV}=1");
     for _ in 0..MAX_LOOKS {
         let of_run = |stat: &Stat| {
             stat.pid != std::process::id()
                 && !stat.is_zombie
-                && session.is_none_or(|session| stat.session == session)
                 && belongs(stat.pid, run)
+                && session.is_none_or(|session| stat.session == session || carries(stat.pid, &exec))
         };
         let left: Vec<_> = all().into_iter().filter(of_run).collect();
         if left.is_empty() {

@@ -3,13 +3,14 @@
 //!
 //! It is told what to do on standard input and says `started` on standard output once that is written down. SIGTERM is
 //! handed on to the container; SIGINT means that it is to be killed. It holds nothing that its death would lose but the
-//! exit code.
+//! exit code. Further commands in the container are its children too ([`super::exec`]).
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use rustix::thread::{Gid, Uid, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::exec::door::{Door, Guests};
 use super::files::{Ended, RunDir, Started};
 use super::log::Log;
 use super::{Order, Place, processes, root};
@@ -64,14 +66,16 @@ pub fn run(dir: &Path) -> Result<(), ShimError> {
         }
     };
     leave().map_err(ShimError::Leave)?;
-    let ended = match start(&dir, &order) {
-        Ok(mut child) => {
+    let ended = match Door::open(&dir).and_then(|door| Ok((door, start(&dir, &order)?))) {
+        Ok((door, mut child)) => {
+            let guests = door.guests();
             let started = Started { pid: child.id(), at: Timestamp::now(), on_node: order.place == Place::Node };
             dir.write_started(&started).map_err(ShimError::Directory)?;
             let logs = keep_log(&dir, &mut child);
             say_started();
-            let status = wait(&mut child).map_err(ShimError::Wait)?;
-            end_rest(&order);
+            let order = Arc::new(order);
+            let status = wait(&mut child, &order, door).map_err(ShimError::Wait)?;
+            end_rest(&order, &guests);
             drain(logs);
             ended(status)
         }
@@ -109,27 +113,33 @@ fn leave() -> io::Result<()> {
 fn start(dir: &RunDir, order: &Order) -> io::Result<Child> {
     // The log is opened by `keep_log`; that it can be is checked before anything runs.
     Log::open(dir.log())?;
+    let mut command = command(order, &order.argv)?;
+    command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     if order.place != Place::Own {
-        let mut command = command(order)?;
-        if let Some(user) = order.user {
-            command.uid(user);
-        }
-        if let Some(group) = order.group {
-            command.gid(group);
-        }
-        return command.spawn();
+        return spawn_as(order, command);
     }
     let base = dir.path.join("root");
     std::fs::create_dir_all(&base)?;
     namespace::apart(|| {
         root::build(&base, &order.view)?;
         become_user(order)?;
-        command(order)?.spawn()
+        command.spawn()
     })
 }
 
+/// Starts a command as the container's user, where it has no root of its own.
+pub(super) fn spawn_as(order: &Order, mut command: Command) -> io::Result<Child> {
+    if let Some(user) = order.user {
+        command.uid(user);
+    }
+    if let Some(group) = order.group {
+        command.gid(group);
+    }
+    command.spawn()
+}
+
 /// Gives this thread, and what it starts, the container's user and groups.
-fn become_user(order: &Order) -> io::Result<()> {
+pub(super) fn become_user(order: &Order) -> io::Result<()> {
     if order.user.is_none() && order.group.is_none() && order.groups.is_empty() {
         return Ok(());
     }
@@ -146,8 +156,9 @@ fn become_user(order: &Order) -> io::Result<()> {
     Ok(())
 }
 
-fn command(order: &Order) -> io::Result<Command> {
-    let (program, args) = order.argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+/// A command with the container's environment and working directory.
+pub(super) fn command(order: &Order, argv: &[String]) -> io::Result<Command> {
+    let (program, args) = argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let mut command = match program.as_str() {
         // The one image that there is. Not its path: that may have been rebuilt meanwhile, and versions must not mix.
         THIS_PROGRAM => Command::new("/proc/self/exe"),
@@ -155,7 +166,6 @@ fn command(order: &Order) -> io::Result<Command> {
     };
     command.arg0(program).args(args).env_clear().envs(order.env.iter().cloned());
     command.current_dir(order.working_dir.as_deref().unwrap_or("/"));
-    command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     Ok(command)
 }
 
@@ -193,15 +203,17 @@ fn say_started() {
 }
 
 /// Waits for the container; hands on what it is told, and reaps what others left.
-fn wait(child: &mut Child) -> io::Result<ExitStatus> {
+fn wait(child: &mut Child, order: &Arc<Order>, door: Door) -> io::Result<ExitStatus> {
     let main = Pid::from_child(child);
+    let guests = door.guests();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut kill = signal(SignalKind::interrupt())?;
         let mut ended = signal(SignalKind::child())?;
+        tokio::spawn(door.serve(order.clone(), main));
         loop {
-            reap_others(main);
+            reap_others(main, &guests);
             if let Some(status) = child.try_wait()? {
                 return Ok(status);
             }
@@ -215,10 +227,12 @@ fn wait(child: &mut Child) -> io::Result<ExitStatus> {
     })
 }
 
-/// Reaps what the container's processes left behind and has ended since; its own process is left to be waited for.
-fn reap_others(main: Pid) {
+/// Reaps what the container's processes left behind and has ended since; its own process and further commands are left to
+/// be waited for.
+fn reap_others(main: Pid, guests: &Guests) {
     let me = std::process::id();
-    for stat in processes::all().into_iter().filter(|stat| stat.parent == me && stat.is_zombie) {
+    let others = processes::all().into_iter().filter(|stat| stat.parent == me && stat.is_zombie);
+    for stat in others.filter(|stat| !guests.is_awaited(stat.pid)) {
         if let Some(pid) = i32::try_from(stat.pid).ok().and_then(Pid::from_raw).filter(|pid| *pid != main) {
             let _ = waitpid(Some(pid), WaitOptions::NOHANG);
         }
@@ -226,13 +240,14 @@ fn reap_others(main: Pid) {
 }
 
 /// Ends everything that the container left behind: its children have become ours.
-fn end_rest(order: &Order) {
+fn end_rest(order: &Order, guests: &Guests) {
     let me = std::process::id();
     loop {
         let all = processes::all();
         let ours = all.iter().filter(|stat| stat.parent == me);
         // See `Place::Node`: what has left the session is the node's.
-        let left = ours.filter(|stat| order.place != Place::Node || stat.session == me || stat.is_zombie);
+        let is_here = |session| session == me || guests.is_theirs(session);
+        let left = ours.filter(|stat| order.place != Place::Node || is_here(stat.session) || stat.is_zombie);
         let left: Vec<_> = left.map(|stat| stat.pid).collect();
         if left.is_empty() {
             return;
@@ -245,8 +260,12 @@ fn end_rest(order: &Order) {
 }
 
 fn ended(status: ExitStatus) -> Ended {
-    let signal = status.signal();
-    let exit_code = status.code().unwrap_or_else(|| SIGNAL_BASE + signal.unwrap_or_default());
+    let (signal, exit_code) = (status.signal(), exit_code(status));
     let reason = if exit_code == 0 { "Completed" } else { "Error" }.to_owned();
     Ended { at: Timestamp::now(), exit_code, signal, reason, message: None }
+}
+
+/// As shells number it.
+pub(super) fn exit_code(status: ExitStatus) -> i32 {
+    status.code().unwrap_or_else(|| SIGNAL_BASE + status.signal().unwrap_or_default())
 }

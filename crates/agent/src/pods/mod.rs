@@ -21,6 +21,7 @@ use tether_controllers::worker::{Reconcile, log, work_many};
 use tether_controllers::write::WriteError;
 use tether_plan::kubelet::{self, Change, LaunchError, Observed, Obstacle, Sources, Unmounted};
 use tether_plan::object::uid;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::container::runner::Runner;
@@ -116,7 +117,8 @@ pub(crate) async fn run(
     };
     if let Some(listener) = listener {
         let (name, root) = (options.name.clone(), options.data_dir.clone());
-        let node = Arc::new(server::Node { client: client.clone(), name, pods: pods.clone(), root });
+        let commands = Arc::new(Semaphore::new(server::MAX_COMMANDS));
+        let node = Arc::new(server::Node { client: client.clone(), name, pods: pods.clone(), root, commands });
         let cancel = cancel.clone();
         tokio::spawn(async move { server::serve(listener, node, &cancel).await });
     }

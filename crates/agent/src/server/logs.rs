@@ -92,13 +92,7 @@ pub(super) fn answer(node: &Node, namespace: &str, pod: &str, container: &str, q
         return text(StatusCode::NOT_FOUND, format!("pod \"{pod}\" not found"));
     };
     let dir = PodDir { path: crate::volumes::pod_dir(&node.root, uid(&*found)) };
-    let runs: Vec<RunDir> = dir
-        .runs()
-        .unwrap_or_default()
-        .into_iter()
-        .filter(|(name, ..)| name == container)
-        .map(|(.., run)| run)
-        .collect();
+    let runs = dir.runs_of(container);
     let run = if wanted.previous { runs.iter().rev().nth(1) } else { runs.last() };
     let Some(run) = run.cloned() else {
         let words = if wanted.previous {
@@ -119,7 +113,7 @@ pub(super) fn answer(node: &Node, namespace: &str, pod: &str, container: &str, q
 }
 
 /// Reads a log to its end, and beyond it if it is followed.
-struct Reader {
+pub(super) struct Reader {
     run: RunDir,
     wanted: Wanted,
     file: Option<File>,
@@ -135,8 +129,14 @@ impl Reader {
         Self { run, wanted, file: None, rest: Vec::new(), ready: Vec::new(), begun: false }
     }
 
+    /// What a run writes to one of its streams from now on.
+    pub fn from_now_on(run: RunDir, stream: &str) -> Self {
+        let wanted = Wanted { follow: true, tail: Some(0), stream: Some(stream.to_owned()), ..Wanted::default() };
+        Self::new(run, wanted)
+    }
+
     /// The next piece; `None` at the end.
-    async fn next(&mut self) -> Option<Vec<u8>> {
+    pub async fn next(&mut self) -> Option<Vec<u8>> {
         if !self.begun {
             self.begun = true;
             self.read_past().ok()?;

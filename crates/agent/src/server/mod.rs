@@ -2,13 +2,16 @@
 //!
 //! ```text
 //!   kubectl logs, exec ──► API server ──TLS, its client certificate──► GET /containerLogs/NAMESPACE/POD/CONTAINER
-//!                                                                      POST /exec/NAMESPACE/POD/CONTAINER (upgraded)
+//!                                                                      GET /exec/NAMESPACE/POD/CONTAINER (WebSocket)
+//!                                                                      GET /attach/NAMESPACE/POD/CONTAINER (WebSocket)
 //! ```
 //!
 //! Whoever calls shows a certificate of the cluster's authority; the API server is then asked whether he may use this node
 //! (`nodes/proxy`), which nodes and pods may not.
 
+mod exec;
 mod logs;
+mod session;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -41,6 +44,8 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 /// One caller, the API server, with a connection for each log that is followed.
 const MAX_CONNECTIONS: usize = 256;
+/// Commands in containers at the same time; their connections do not count above.
+pub(crate) const MAX_COMMANDS: usize = 256;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -109,6 +114,8 @@ pub(crate) struct Node {
     pub pods: Arc<Cache<Pod>>,
     /// The node's directory.
     pub root: PathBuf,
+    /// Places for commands in containers.
+    pub commands: Arc<Semaphore>,
 }
 
 /// Serves until `cancel`.
@@ -186,6 +193,10 @@ async fn answer(node: &Node, caller: &Caller, request: Request<Incoming>) -> Res
         ["containerLogs", namespace, pod, container] if request.method() == Method::GET => {
             let query = request.uri().query().unwrap_or_default();
             logs::answer(node, namespace, pod, container, query)
+        }
+        [what @ ("exec" | "attach"), namespace, pod, container] => {
+            let what = if *what == "exec" { exec::What::Exec } else { exec::What::Attach };
+            exec::answer(node, what, [namespace, pod, container], request)
         }
         ["healthz"] => text(StatusCode::OK, "ok"),
         _ => text(StatusCode::NOT_FOUND, "404 page not found"),

@@ -1,5 +1,4 @@
-//! From a pod to the volumes that it wants: its claims and their volumes are read when it is looked at, for a node may not
-//! watch them.
+//! From a pod to the volumes that it wants: its claims and their volumes are read when it is looked at.
 
 use std::sync::Arc;
 
@@ -39,6 +38,7 @@ impl Volumes {
     pub async fn unmounted(&self, pod: &Arc<Pod>) -> kube::Result<Vec<Unmounted>> {
         let (wanted, mut unmounted) = self.resolve(pod).await?;
         self.want(pod, wanted.clone());
+        self.followed.follow(&self.client, &self.this, uid(&**pod), &wanted);
         unmounted.extend(self.obstacles(uid(&**pod), &wanted));
         Ok(unmounted)
     }

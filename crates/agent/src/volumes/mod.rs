@@ -21,6 +21,7 @@
 
 mod calls;
 mod claims;
+mod follow;
 mod held;
 pub(crate) mod local;
 mod ownership;
@@ -32,7 +33,7 @@ mod steps;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -51,6 +52,7 @@ use tether_plan::kubelet::volume::{Wanted, decide};
 use tether_plan::kubelet::{Obstacle, Unmounted};
 use tether_plan::object::uid;
 
+use self::follow::Followed;
 use self::held::{Held, State};
 use self::report::Report;
 
@@ -73,6 +75,9 @@ pub(crate) struct Volumes {
     drivers: Arc<Cache<CSIDriver>>,
     state: Mutex<State>,
     report: Report,
+    followed: Followed,
+    /// This value, for tasks that must not keep it.
+    this: Weak<Self>,
     queue: Arc<Queue<String>>,
     changed: Changed,
 }
@@ -94,7 +99,9 @@ impl Volumes {
         for name in state.volumes.keys() {
             queue.add(name.clone());
         }
-        Ok(Arc::new(Self {
+        Ok(Arc::new_cyclic(|this| Self {
+            this: this.clone(),
+            followed: Followed::default(),
             own: Cache::whole(None),
             drivers: Cache::whole(None),
             state: Mutex::new(state),
@@ -161,6 +168,7 @@ impl Volumes {
 
     /// A pod needs its volumes no more: nothing of it runs.
     pub fn release(&self, pod: &str) {
+        self.followed.forget(pod);
         let mut state = self.state.lock();
         let state = &mut *state;
         state.unsure.remove(pod);

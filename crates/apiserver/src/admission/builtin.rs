@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use tether_machinery::status::{ApiError, Named};
 
+use super::claim_resize::ClaimResize;
 use super::longhorn::Longhorn;
 use super::{Operation, Plugin, Request, node_restriction};
 use crate::auth::{Attributes, Authorizer, Objects, check_escalation};
@@ -14,7 +15,7 @@ use crate::object::{is_deleting, meta_str};
 const ETERNAL_NAMESPACES: [&str; 3] = ["default", "kube-system", "kube-public"];
 const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
 const OLD_DEFAULT_CLASS: &str = "storageclass.beta.kubernetes.io/is-default-class";
-const OLD_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
+pub(super) const OLD_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 
 pub(super) fn plugins(objects: &Arc<dyn Objects>, authorizer: &Arc<Authorizer>) -> Vec<Arc<dyn Plugin>> {
     vec![
@@ -22,6 +23,7 @@ pub(super) fn plugins(objects: &Arc<dyn Objects>, authorizer: &Arc<Authorizer>) 
         Arc::new(Privileges { objects: objects.clone(), authorizer: authorizer.clone() }),
         Arc::new(ServiceAccounts(objects.clone())),
         Arc::new(DefaultStorageClass(objects.clone())),
+        Arc::new(ClaimResize(objects.clone())),
         Arc::new(Longhorn(objects.clone())),
     ]
 }

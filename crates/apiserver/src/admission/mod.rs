@@ -5,6 +5,7 @@
 //! same [`Request`].
 
 mod builtin;
+mod claim_resize;
 mod longhorn;
 pub mod node_restriction;
 mod storage_restriction;

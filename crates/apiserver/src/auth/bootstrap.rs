@@ -75,7 +75,7 @@ pub(crate) fn node_rules() -> Vec<PolicyRule> {
 fn view_rules() -> Vec<PolicyRule> {
     vec![
         rule(READ, "core", "pods serviceaccounts persistentvolumeclaims persistentvolumeclaims/status configmaps"),
-        rule(READ, "core", "bindings pods/status namespaces/status"),
+        rule(READ, "core", "bindings pods/log pods/status namespaces/status"),
         rule(READ, "core", "namespaces"),
         rule(READ, "core events.k8s.io", "events"),
     ]
@@ -83,9 +83,9 @@ fn view_rules() -> Vec<PolicyRule> {
 
 fn edit_rules() -> Vec<PolicyRule> {
     vec![
-        rule(READ, "core", "secrets"),
+        rule(READ, "core", "pods/attach pods/exec secrets"),
         rule("impersonate", "core", "serviceaccounts"),
-        rule(WRITE, "core", "pods"),
+        rule(WRITE, "core", "pods pods/attach pods/exec"),
         rule("create", "core", "pods/eviction"),
         rule(WRITE, "core", "serviceaccounts persistentvolumeclaims configmaps secrets"),
         rule("create", "core", "serviceaccounts/token"),

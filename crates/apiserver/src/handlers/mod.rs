@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, Response};
+use hyper::upgrade::OnUpgrade;
 use serde_json::Value;
 use tether_machinery::apply::{self, FieldSet};
 use tether_machinery::field::FieldError;
@@ -42,6 +43,8 @@ pub struct Context<'a> {
     pub(crate) query: &'a Query,
     pub(crate) headers: &'a HeaderMap,
     pub(crate) body: Bytes,
+    /// The connection itself, if it is one that can be handed over.
+    pub(crate) upgrade: Option<OnUpgrade>,
     pub(crate) user: User,
     pub(crate) accepted: Accepted,
     pub(crate) warnings: Warnings,
@@ -227,7 +230,7 @@ impl Context<'_> {
         if errors.is_empty() { Ok(()) } else { Err(ApiError::invalid(self.resource.kind_named(name), errors)) }
     }
 
-    /// An update that finds nothing becomes a create, which needs its own permission.
+    /// An update that finds nothing becomes a create, and so does a command in a container: each needs its own permission.
     fn may_create(&self) -> Result<(), ApiError> {
         let update = self.info.attributes(self.user.clone(), self.query);
         self.server.security().authorize_create(&self.user, update)

@@ -1,16 +1,23 @@
-//! What a pod's node answers: its log. The answer is passed on as it comes.
+//! What a pod's node answers: its log, and commands in its containers. The answer is passed on as it comes; for a command
+//! the connection itself is handed on, and both ends speak to each other.
 
 use form_urlencoded::Serializer;
-use http::header::{CONTENT_TYPE, HOST};
-use http::{Request, Response, StatusCode};
+use http::header::{
+    CONNECTION, CONTENT_TYPE, HOST, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
+    SEC_WEBSOCKET_VERSION, UPGRADE,
+};
+use http::{HeaderName, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Empty};
+use hyper::body::Incoming;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tether_machinery::status::ApiError;
 
 use super::Context;
 use crate::kubelet::{KubeletError, endpoint};
 use crate::object::meta_str;
-use crate::response::Body;
+use crate::response::{self, Body};
 use crate::store::Key;
 
 /// The longest text of an error of a node that is passed on.
@@ -19,6 +26,11 @@ const MAX_ERROR_BYTES: usize = 64 << 10;
 const LOG_OPTIONS: [&str; 8] =
     ["follow", "previous", "sinceSeconds", "sinceTime", "timestamps", "tailLines", "limitBytes", "stream"];
 
+/// What a node is told of how the client wants to speak to it.
+const ASKED: [HeaderName; 5] = [CONNECTION, UPGRADE, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, SEC_WEBSOCKET_PROTOCOL];
+/// What a client is told of the node's answer.
+const ANSWERED: [HeaderName; 4] = [CONNECTION, UPGRADE, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_PROTOCOL];
+
 /// `GET …/pods/NAME/log`
 pub async fn log(cx: &Context<'_>) -> Result<Response<Body>, ApiError> {
     let pod = cx.existing()?;
@@ -26,15 +38,89 @@ pub async fn log(cx: &Context<'_>) -> Result<Response<Body>, ApiError> {
     let container = container(cx, &pod)?;
     let path = path("containerLogs", cx, &container, &options(cx));
     let answer = ask(cx, &pod, Request::get(path)).await?;
-    let (parts, body) = answer.into_parts();
-    if parts.status != StatusCode::OK {
-        let text = http_body_util::Limited::new(body, MAX_ERROR_BYTES).collect().await;
-        let text = text.map(|text| String::from_utf8_lossy(&text.to_bytes()).into_owned()).unwrap_or_default();
-        return Err(ApiError::bad_request(text.trim()));
+    if answer.status() != StatusCode::OK {
+        return Err(ApiError::bad_request(refusal(answer).await));
     }
-    let mut response = Response::new(body.map_err(Into::into).boxed_unsync());
+    let mut response = Response::new(answer.into_body().map_err(Into::into).boxed_unsync());
     response.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static("text/plain"));
     Ok(response)
+}
+
+/// Why a node said no.
+async fn refusal(answer: Response<Incoming>) -> String {
+    let text = http_body_util::Limited::new(answer.into_body(), MAX_ERROR_BYTES).collect().await;
+    let text = text.map(|text| String::from_utf8_lossy(&text.to_bytes()).into_owned()).unwrap_or_default();
+    text.trim().to_owned()
+}
+
+/// `GET` and `POST …/pods/NAME/exec`, `…/attach`
+pub async fn connect(cx: &Context<'_>) -> Result<Response<Body>, ApiError> {
+    if cx.info.verb == "get" {
+        // A WebSocket opens with a GET, and does what a POST does: whoever may only look, may not run commands.
+        cx.may_create()?;
+    }
+    let pod = cx.existing()?;
+    let pod = cx.resource.read(&pod);
+    let container = container(cx, &pod)?;
+    let path = path(&cx.info.subresource, cx, &container, &stream_options(cx));
+    let mut request = if cx.info.verb == "get" { Request::get(path) } else { Request::post(path) };
+    for name in ASKED {
+        for value in cx.headers.get_all(&name) {
+            request = request.header(&name, value);
+        }
+    }
+    let answer = ask(cx, &pod, request).await?;
+    match answer.status() {
+        StatusCode::SWITCHING_PROTOCOLS => hand_over(cx, answer),
+        StatusCode::BAD_REQUEST => Err(ApiError::bad_request(refusal(answer).await)),
+        // In plain text, by which clients know that it is the node that speaks.
+        status => Ok(response::text(status, refusal(answer).await)),
+    }
+}
+
+/// Lets the client speak to the node.
+fn hand_over(cx: &Context<'_>, mut answer: Response<Incoming>) -> Result<Response<Body>, ApiError> {
+    let no_connection = || ApiError::bad_request("this connection cannot be upgraded: use HTTP/1.1");
+    let client = cx.upgrade.clone().ok_or_else(no_connection)?;
+    let crowded = || ApiError::too_many_requests("too many commands run in containers at the same time", 1);
+    let place = cx.server.stream().ok_or_else(crowded)?;
+    let node = hyper::upgrade::on(&mut answer);
+    let shutdown = cx.server.shutdown_token();
+    tokio::spawn(async move {
+        match shutdown.run_until_cancelled(copy(client, node)).await {
+            Some(Err(error)) => tracing::debug!(%error, "a connection to a node ended"),
+            Some(Ok(())) | None => {}
+        }
+        drop(place);
+    });
+    let mut response = Response::new(Empty::new().map_err(|never| match never {}).boxed_unsync());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    for name in ANSWERED {
+        if let Some(value) = answer.headers().get(&name) {
+            response.headers_mut().insert(name, value.clone());
+        }
+    }
+    Ok(response)
+}
+
+async fn copy(client: OnUpgrade, node: OnUpgrade) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let (client, node) = tokio::try_join!(client, node)?;
+    tokio::io::copy_bidirectional(&mut TokioIo::new(client), &mut TokioIo::new(node)).await?;
+    Ok(())
+}
+
+/// The options of a command, by the names that nodes have for them.
+fn stream_options(cx: &Context<'_>) -> String {
+    let mut query = Serializer::new(String::new());
+    for word in cx.query.all("command") {
+        query.append_pair("command", word);
+    }
+    for (option, name) in [("stdin", "input"), ("stdout", "output"), ("stderr", "error"), ("tty", "tty")] {
+        if cx.query.flag(option).unwrap_or(false) {
+            query.append_pair(name, "1");
+        }
+    }
+    query.finish()
 }
 
 fn options(cx: &Context<'_>) -> String {
@@ -80,11 +166,7 @@ fn container(cx: &Context<'_>, pod: &Value) -> Result<String, ApiError> {
 }
 
 /// Sends a request to the pod's node.
-async fn ask(
-    cx: &Context<'_>,
-    pod: &Value,
-    request: http::request::Builder,
-) -> Result<Response<hyper::body::Incoming>, ApiError> {
+async fn ask(cx: &Context<'_>, pod: &Value, request: http::request::Builder) -> Result<Response<Incoming>, ApiError> {
     let node = pod.pointer("/spec/nodeName").and_then(Value::as_str).unwrap_or_default();
     if node.is_empty() {
         return Err(ApiError::bad_request(format!("pod {} does not have a host assigned", meta_str(pod, "name"))));

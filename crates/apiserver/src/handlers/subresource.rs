@@ -20,6 +20,7 @@ pub async fn answer(cx: &Context<'_>) -> Result<Response<Body>, ApiError> {
         ("pods", "binding", "create") => bind(cx, &cx.info.name).await,
         ("pods", "eviction", "create") => evict::evict(cx).await,
         ("pods", "log", "get") => proxy::log(cx).await,
+        ("pods", "exec" | "attach", "get" | "create") => proxy::connect(cx).await,
         ("serviceaccounts", "token", "create") => token(cx).await,
         ("namespaces", "finalize", "update") => finalize(cx).await,
         (_, "scale", "get") => {

@@ -167,7 +167,11 @@ impl Snapshotter {
             let key = Key::Snapshot(seen.object().namespace().unwrap_or_default(), seen.object().name_any());
             match seen {
                 Seen::Applied { .. } => this.lanes.add(key, SNAPSHOTS),
-                Seen::Deleted(_) => this.lanes.remove(&key),
+                Seen::Deleted(_) => {
+                    this.lanes.remove(&key);
+                    // It may have kept its content from going.
+                    this.lanes.add(Key::Content(content_name(seen.object())), CONTENTS);
+                }
             }
         });
         let this = Arc::downgrade(self);
@@ -189,6 +193,9 @@ impl Snapshotter {
         let this = Arc::downgrade(self);
         self.classes.subscribe(move |_| {
             let Some(this) = this.upgrade() else { return };
+            for content in this.contents.list() {
+                this.lanes.add(Key::Content(content.name_any()), CONTENTS);
+            }
             for snapshot in this.snapshots.list() {
                 this.lanes.add(Key::Snapshot(snapshot.namespace().unwrap_or_default(), snapshot.name_any()), SNAPSHOTS);
             }

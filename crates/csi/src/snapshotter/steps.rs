@@ -144,7 +144,12 @@ impl Snapshotter {
     pub(super) async fn content(&self, name: &str) -> Result<(), Failed> {
         let Some(held) = self.contents.get("", name) else { return Ok(()) };
         let class = held.spec.volume_snapshot_class_name.as_deref().and_then(|class| self.classes.get("", class));
-        let plan = content::decide(&self.driver, &held, class.as_deref());
+        let named = &held.spec.volume_snapshot_ref;
+        let snapshot = self
+            .snapshots
+            .get(named.namespace.as_deref().unwrap_or_default(), named.name.as_deref().unwrap_or_default());
+        let observed = content::Observed { content: &held, class: class.as_deref(), snapshot: snapshot.as_deref() };
+        let plan = content::decide(&self.driver, &observed);
         log(NAME, &plan);
         for change in plan.changes {
             let is_delete = matches!(change, ContentChange::Delete { .. });

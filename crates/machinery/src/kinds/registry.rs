@@ -22,6 +22,11 @@ const EVICTION: Subresource =
     Subresource { name: "eviction", group: "policy", version: "v1", kind: "Eviction", verbs: CREATE };
 const FINALIZE: Subresource =
     Subresource { name: "finalize", group: "", version: "", kind: "Namespace", verbs: &["update"] };
+/// `get` is how WebSockets open, `create` how SPDY does; a WebSocket needs the permission for both.
+const CONNECT: &[&str] = &["create", "get"];
+const ATTACH: Subresource =
+    Subresource { name: "attach", group: "", version: "", kind: "PodAttachOptions", verbs: CONNECT };
+const EXEC: Subresource = Subresource { name: "exec", group: "", version: "", kind: "PodExecOptions", verbs: CONNECT };
 const LOG: Subresource = Subresource { name: "log", group: "", version: "", kind: "Pod", verbs: &["get"] };
 const TOKEN: Subresource =
     Subresource { name: "token", group: "authentication.k8s.io", version: "v1", kind: "TokenRequest", verbs: CREATE };
@@ -160,7 +165,7 @@ pub static ALL: &[Kind] = &[
         singular: "pod",
         short_names: &["po"],
         categories: &["all"],
-        subresources: &[BINDING, EVICTION, LOG, status("Pod")],
+        subresources: &[ATTACH, BINDING, EVICTION, EXEC, LOG, status("Pod")],
         selectable: &[
             "spec.host",
             "spec.hostNetwork",

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use tether_crd::volume_snapshot::{VolumeSnapshotClass, VolumeSnapshotContent};
+use tether_crd::volume_snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent};
 use tether_model::reason::Reason;
 use tether_model::report::Rule;
 
 use super::{BEING_CREATED, BEING_DELETED, CONTENT_FINALIZER, PREFIX};
 use crate::Plan;
-use crate::object::{Target, annotation, has_finalizer, is_deleting, subject};
+use crate::object::{Target, annotation, has_finalizer, is_deleting, subject, uid};
 
 const CONTENT: Rule = Rule("snapshot-content");
 
@@ -40,8 +40,19 @@ pub enum Change {
     },
 }
 
+/// What the decision looks at.
+#[derive(Clone, Copy, Debug)]
+pub struct Observed<'a> {
+    pub content: &'a VolumeSnapshotContent,
+    /// The class that it names, if there is such a one.
+    pub class: Option<&'a VolumeSnapshotClass>,
+    /// The snapshot that it names, if there is such a one.
+    pub snapshot: Option<&'a VolumeSnapshot>,
+}
+
 /// Decides about one content of a driver.
-pub fn decide(driver: &str, content: &VolumeSnapshotContent, class: Option<&VolumeSnapshotClass>) -> Plan<Change> {
+pub fn decide(driver: &str, observed: &Observed<'_>) -> Plan<Change> {
+    let Observed { content, class, .. } = *observed;
     let mut plan = Plan::default();
     let about = || subject(content);
     if content.spec.driver != driver {
@@ -55,8 +66,11 @@ pub fn decide(driver: &str, content: &VolumeSnapshotContent, class: Option<&Volu
         if !has_finalizer(content, CONTENT_FINALIZER) {
             return plan;
         }
-        let is_told = annotation(content, BEING_DELETED).is_some() || content.spec.volume_snapshot_ref.uid.is_none();
         match (content.spec.deletion_policy.as_str(), handle) {
+            // Somebody deleted the content and not its snapshot, which still promises the data.
+            _ if is_needed(observed) => {
+                plan.blocked(CONTENT, about(), Reason::BeingDeleted, "Its snapshot is still there.");
+            }
             ("Delete", Some(handle)) => {
                 let change = Change::Delete { content: target(), handle };
                 plan.acts(CONTENT, about(), Reason::SnapshotDeleting, "The driver is to delete it.", change);
@@ -65,11 +79,10 @@ pub fn decide(driver: &str, content: &VolumeSnapshotContent, class: Option<&Volu
             ("Delete", None) if annotation(content, BEING_CREATED).is_some() => {
                 create(&mut plan, content, class);
             }
-            _ if is_told || annotation(content, BEING_CREATED).is_none() => {
+            _ => {
                 let change = Change::RemoveFinalizer { content: target() };
                 plan.acts(CONTENT, about(), Reason::BeingDeleted, "Nothing of it is to be deleted.", change);
             }
-            _ => plan.blocked(CONTENT, about(), Reason::BeingDeleted, "Its snapshot is still there."),
         }
         return plan;
     }
@@ -88,6 +101,13 @@ pub fn decide(driver: &str, content: &VolumeSnapshotContent, class: Option<&Volu
         None => create(&mut plan, content, class),
     }
     plan
+}
+
+/// Whether the content's own snapshot is there, and is to stay.
+fn is_needed(observed: &Observed<'_>) -> bool {
+    let held = &observed.content.spec.volume_snapshot_ref.uid;
+    let own = observed.snapshot.filter(|snapshot| held.as_deref() == Some(uid(*snapshot)));
+    own.is_some_and(|snapshot| !is_deleting(snapshot)) && annotation(observed.content, BEING_DELETED).is_none()
 }
 
 fn create(plan: &mut Plan<Change>, content: &VolumeSnapshotContent, class: Option<&VolumeSnapshotClass>) {

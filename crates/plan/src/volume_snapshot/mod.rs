@@ -11,6 +11,8 @@
 
 pub mod content;
 pub mod snapshot;
+#[cfg(test)]
+mod tests;
 
 /// Keeps a content until the driver has deleted what it stands for.
 pub const CONTENT_FINALIZER: &str = "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection";

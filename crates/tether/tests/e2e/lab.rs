@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::io::Write as _;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use k8s_openapi::NamespaceResourceScope;
@@ -64,6 +65,45 @@ impl Lab {
         let params = PatchParams::apply("tether-e2e");
         lab.run(classes.patch(CLASS, &params, &Patch::Apply(with_kind(&class)))).unwrap();
         lab
+    }
+
+    /// What kubectl prints; it has to succeed. `input` is what it reads.
+    pub(crate) fn kubectl(&self, args: &[&str], input: Option<&Value>) -> String {
+        let output = self.try_kubectl(args, input);
+        assert!(output.status.success(), "kubectl {args:?}: {output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    pub(crate) fn try_kubectl(&self, args: &[&str], input: Option<&Value>) -> Output {
+        let external = || PathBuf::from(std::env::var_os(KUBECONFIG).expect("a cluster of our own has its kubeconfig"));
+        let kubeconfig = self.cluster.as_ref().map_or_else(external, Cluster::kubeconfig);
+        let mut command = Command::new("kubectl");
+        command.arg("--kubeconfig").arg(kubeconfig).args(args);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let text = input.map(Value::to_string).unwrap_or_default();
+        child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+        child.wait_with_output().unwrap()
+    }
+
+    pub(crate) fn apply(&self, object: Value) {
+        self.kubectl(&["apply", "-f", "-"], Some(&object));
+    }
+
+    /// A field of an object, as a JSON path names it; empty if it is not there.
+    pub(crate) fn field(&self, object: &str, path: &str) -> String {
+        let output = self.try_kubectl(&["get", object, "-o", &format!("jsonpath={path}")], None);
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Waits until a field of an object is so.
+    pub(crate) fn until_field(&self, object: &str, path: &str, wanted: &str) {
+        let what = format!("{path} of {object} is {wanted:?}");
+        let deadline = Instant::now() + LIMIT;
+        while self.field(object, path) != wanted {
+            let whole = || self.kubectl(&["get", object, "-o", "yaml"], None);
+            assert!(Instant::now() < deadline, "not within {LIMIT:?}: {what}; it is\n{}", whole());
+            std::thread::sleep(Duration::from_millis(100));
+        }
     }
 
     /// Waits until every node has its instance manager and a disk.
@@ -258,6 +298,15 @@ impl Lab {
         };
         self.nodes.iter().filter_map(of).collect()
     }
+}
+
+/// Whether there is a kubectl; tells if not.
+pub(crate) fn has_kubectl(test: &str) -> bool {
+    let found = Command::new("kubectl").args(["version", "--client"]).output().is_ok();
+    if !found {
+        eprintln!("{test}: SKIPPED, kubectl is needed");
+    }
+    found
 }
 
 /// How long anything may take.

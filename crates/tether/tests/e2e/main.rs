@@ -5,9 +5,11 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test fails by panicking and tells what it skips")]
 
 mod cases;
+mod growth;
 mod kills;
 mod lab;
 mod nodes;
+mod snapshots;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -53,6 +55,43 @@ fn pods_with_claims() {
             ("what containers see", cases::what_containers_see),
             ("pods restart and wait", cases::pods_restart_and_wait),
             ("agents restart", nodes::agents_restart),
+        ],
+    );
+}
+
+#[test]
+fn volumes_that_grow() {
+    if !has_devices("volumes_that_grow") || !lab::has_kubectl("volumes_that_grow") {
+        return;
+    }
+    let lab = Lab::start(&[]);
+    run(
+        &lab,
+        &[
+            ("ext4 grows under its pod", growth::ext4_under_its_pod),
+            ("xfs grows under its pod", growth::xfs_under_its_pod),
+            ("a device grows under its pod", growth::a_device_under_its_pod),
+            ("a volume grows while nobody has it", growth::while_nobody_has_it),
+            ("what cannot grow says so", growth::what_cannot_grow),
+        ],
+    );
+}
+
+#[test]
+fn volumes_that_are_copied() {
+    if !has_devices("volumes_that_are_copied") || !lab::has_kubectl("volumes_that_are_copied") {
+        return;
+    }
+    let lab = Lab::start(&[]);
+    run(
+        &lab,
+        &[
+            ("a snapshot of a volume in use", snapshots::of_a_volume_in_use),
+            ("a snapshot of a detached volume", snapshots::of_a_detached_volume),
+            ("a snapshot that is kept", snapshots::one_that_is_kept),
+            ("a clone", snapshots::a_clone),
+            ("a source that is deleted", snapshots::a_source_that_is_deleted),
+            ("what cannot be made says so", snapshots::what_cannot_be_made),
         ],
     );
 }

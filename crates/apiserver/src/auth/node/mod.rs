@@ -68,6 +68,12 @@ impl NodeAuthorizer {
                 ("", "persistentvolumeclaims") if request.subresource == "status" => {
                     return self.update_status(node, Kind::PersistentVolumeClaim, request);
                 }
+                // Unlike in Kubernetes: a node that waits for a claim to grow is told, instead of asking again and again.
+                ("", "persistentvolumeclaims")
+                    if matches!(request.verb.as_str(), "list" | "watch") && !request.name.is_empty() =>
+                {
+                    return self.read(node, Kind::PersistentVolumeClaim, request);
+                }
                 ("", "persistentvolumeclaims") => return self.get(node, Kind::PersistentVolumeClaim, request),
                 ("", "persistentvolumes") => return self.get(node, Kind::PersistentVolume, request),
                 ("storage.k8s.io", "volumeattachments") => return self.get(node, Kind::VolumeAttachment, request),

@@ -64,17 +64,22 @@ async fn mount(device: &Path, staging: &Path, fs_type: &str, flags: &[String], m
         mounts::unmount(staging).await?;
     }
     std::fs::create_dir_all(staging).map_err(|error| Status::internal(format!("{}: {error}", staging.display())))?;
+    let read_only = flags.iter().any(|flag| flag == "ro");
     match filesystem::probe(device).await? {
         None => filesystem::make(device, fs_type, more).await?,
-        Some(found) if found == fs_type => filesystem::check(device, fs_type).await?,
+        Some(found) if found == fs_type => {
+            filesystem::check(device, fs_type).await?;
+            if !read_only {
+                filesystem::fit(device, fs_type).await?;
+            }
+        }
         Some(found) => {
             let words = format!("the volume is to be mounted as {fs_type}, and contains {found}");
             return Err(Status::failed_precondition(words));
         }
     }
     filesystem::mount(device, staging, fs_type, flags).await?;
-    // It may have been grown while nobody had it mounted.
-    if !flags.iter().any(|flag| flag == "ro") {
+    if fs_type == "xfs" && !read_only {
         filesystem::grow(device, staging, fs_type).await?;
     }
     Ok(())

@@ -13,6 +13,7 @@ use crate::binding::{claim_phase, claim_ref, volume_name};
 use crate::object::{has_finalizer, is_deleting, name, namespace, uid};
 use crate::selector::matches_node_selector;
 
+const RESIZE_PENDING: &str = "FileSystemResizePending";
 const PVC_PROTECTION: &str = "kubernetes.io/pvc-protection";
 
 /// Why a volume of a pod cannot be mounted yet. The texts are a kubelet's.
@@ -223,6 +224,12 @@ fn capacity(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Capacit
     }
 }
 
+/// Whether the claim's volume has grown and its file system has yet to follow, on the node that uses it.
+pub fn awaits_node(claim: &PersistentVolumeClaim) -> bool {
+    let conditions = claim.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.into_iter().any(|held| held.type_ == RESIZE_PENDING && held.status == "True")
+}
+
 /// Whether the volume's terms allow this node.
 fn reachable(volume: &PersistentVolume, node: &Node) -> Result<(), ClaimError> {
     let affinity = volume.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref()?.required.as_ref());
@@ -299,6 +306,17 @@ mod tests {
         assert_eq!(found.access_mode(true), AccessMode::SingleNodeSingleWriter);
         assert_eq!(found.access_mode(false), AccessMode::SingleNodeWriter);
         assert!(Wanted { read_only: false, ..found }.grows());
+    }
+
+    #[test]
+    fn a_claim_says_that_its_file_system_has_to_follow() {
+        let told = |kind: &str, status: &str| -> PersistentVolumeClaim {
+            of(json!({"status": {"conditions": [{"type": kind, "status": status}]}}))
+        };
+        assert!(awaits_node(&told("FileSystemResizePending", "True")));
+        assert!(!awaits_node(&told("FileSystemResizePending", "False")));
+        assert!(!awaits_node(&told("Resizing", "True")), "the driver has yet to answer");
+        assert!(!awaits_node(&claim()));
     }
 
     #[test]

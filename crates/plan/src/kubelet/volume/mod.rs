@@ -25,7 +25,7 @@ use jiff::{SignedDuration, Timestamp};
 use tether_model::reason::Reason;
 use tether_model::report::{Rule, Subject};
 
-pub use self::claim::{ClaimError, Found, Purpose, Wanted, find, purposes};
+pub use self::claim::{ClaimError, Found, Purpose, Wanted, awaits_node, find, purposes};
 pub use self::errors::{Class, after_failure};
 use crate::Plan;
 

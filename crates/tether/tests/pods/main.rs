@@ -1,5 +1,9 @@
 //! Containers as processes: what a pod says is run, ended, run again, and outlives the agent.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test fails by panicking and tells what it skips")]
+
+mod exec;
+#[path = "../support/python.rs"]
+mod python;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -415,6 +415,8 @@ reasons! {
     MigrationSnapshotsDiffer,
     /// The node that the volume moves to has written, which takes the volume over before it was decided.
     MigrationPromoted,
+    /// Nothing is rebuilt while the volume moves; it is when the move is decided.
+    RebuildAfterMigration,
     /// An engine that stood by, and is not to take over any more, is taken out of the record.
     StandbyDismissed,
     /// The first pod has let go: the volume is where the second one wants it.

@@ -38,10 +38,47 @@ fn every_scenario_ends_in_an_accepted_way() {
         let explained = verdict["explained"].as_array().unwrap();
         assert!(explained.iter().all(|at| at["text"].as_str().unwrap().starts_with("Volume ")), "{verdict:#}");
     }
-    let ready = verdicts.iter().flat_map(|verdict| verdict["explained"].as_array().unwrap());
-    let mut ready = ready.filter(|at| at["after"].as_str().unwrap().contains("wait until it is ready"));
-    let text = ready.next().unwrap()["text"].as_str().unwrap();
-    assert!(text.contains("moves from node node-1 to node node-2"), "{text}");
+    for (id, after, words) in EXPLAINED {
+        let verdict = verdicts.iter().find(|verdict| verdict["id"] == *id).unwrap();
+        let mut steps = verdict["explained"].as_array().unwrap().iter();
+        let step = steps.find(|at| at["after"].as_str().unwrap().contains(after));
+        let text = step.unwrap_or_else(|| panic!("{id}: no step {after:?}"))["text"].as_str().unwrap();
+        assert!(text.contains(words), "{id}, {after}: it does not say {words:?}:\n{text}");
+    }
+}
+
+/// What `tether explain volume` says in the phases of a migration that last: scenario, step, words.
+const EXPLAINED: &[(&str, &str, &str)] = &[
+    (
+        "1.1",
+        "wait until it is ready",
+        "✓ The volume moves from node node-1 to node node-2. Volume migration engine is ready",
+    ),
+    ("1.1", "wait until it is ready", "It is confirmed when the attachment to node node-1 goes"),
+    ("2.1", "it ended", "detach volume from extra node to resume"),
+    (
+        "3.3",
+        "the volume is degraded",
+        "The migration is confirmed or rolled back; then the replica gets what it missed.",
+    ),
+    ("5.1", "it ended", "✗ The engine is to start on node \"node-2\", which is down."),
+    ("6.2", "it ended", "✗ Node \"node-1\", where the engine runs, is not heard of."),
+    ("7.1", "nothing comes of it", "moves from node node-1 to node node-2 when that is ready"),
+    ("7.3", "write on node-2", "✓ The engine serves on node node-2"),
+    ("7.3", "write on node-2", "has written and thereby taken the volume over"),
+];
+
+/// What shows that the guest checks its data at all.
+#[test]
+fn a_wrong_byte_fails_a_scenario() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tether"));
+    command.args(["scenario", "run", "7.2", "--plant-wrong-byte"]);
+    command.env_remove("KUBECONFIG").env_remove("TETHER_DATA_DIR");
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("7.2: data: block 0: torn or foreign content"), "{said}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("again: tether scenario run 7.2 --keep"));
 }
 
 #[test]

@@ -1,4 +1,7 @@
 //! Connections to replicas: dialed when the engine wishes, proved, then messages both ways.
+//!
+//! An engine that stands by has them dialed and proved ahead: when it takes over, a client waits. Nothing is said on such
+//! a connection until a session of the engine begins on it.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -18,6 +21,8 @@ use crate::host::{Address, ConnId, Effects, Inbox, Time};
 pub(super) enum Purpose {
     /// To learn the name of the replica at an address.
     Name(Address),
+    /// To be there when the engine wishes for a session at this address.
+    Ahead(Address),
     /// A session of the engine.
     Session { slot: Slot, session: Session },
 }
@@ -64,17 +69,40 @@ impl Members {
         self.links.insert(conn, Link { purpose, wanted: None, stage: Stage::Dialing });
     }
 
-    /// Dials for a session.
-    fn dial(&mut self, slot: Slot, session: Session, member: &MemberId, now: Time, io: &mut Sockets) -> bool {
-        let Some(address) = self.addresses.get(member) else { return false };
-        let conn = io.dial(address.clone(), now.plus_millis(HANDSHAKE_MS));
+    /// Dials every replica that is not connected, so that a session can begin at once.
+    pub fn dial_ahead(&mut self, now: Time, io: &mut Sockets) {
+        for (member, address) in &self.addresses {
+            if !self.links.values().any(|link| link.wanted.as_ref() == Some(member)) {
+                let conn = io.dial(address.clone(), now.plus_millis(HANDSHAKE_MS));
+                let (purpose, wanted) = (Purpose::Ahead(address.clone()), Some(member.clone()));
+                self.links.insert(conn, Link { purpose, wanted, stage: Stage::Dialing });
+            }
+        }
+    }
+
+    /// The connection that was dialed ahead, however far it is.
+    fn take_ahead(&mut self, member: &MemberId, address: &Address) -> Option<(ConnId, Stage)> {
+        let ahead = Purpose::Ahead(address.clone());
+        let ours = |link: &Link| link.purpose == ahead && link.wanted.as_ref() == Some(member);
+        let conn = self.links.iter().find(|(_, link)| ours(link)).map(|(conn, _)| *conn)?;
+        self.links.remove(&conn).map(|link| (conn, link.stage))
+    }
+
+    /// Finds or dials a connection for a session; whether it is proved already. None: nobody knows where the replica is.
+    fn dial(&mut self, slot: Slot, session: Session, member: &MemberId, now: Time, io: &mut Sockets) -> Option<bool> {
+        let address = self.addresses.get(member)?.clone();
+        let (conn, stage) = match self.take_ahead(member, &address) {
+            Some(ahead) => ahead,
+            None => (io.dial(address, now.plus_millis(HANDSHAKE_MS)), Stage::Dialing),
+        };
+        let is_proved = matches!(stage, Stage::Open(_));
         let purpose = Purpose::Session { slot, session };
-        self.links.insert(conn, Link { purpose, wanted: Some(member.clone()), stage: Stage::Dialing });
+        self.links.insert(conn, Link { purpose, wanted: Some(member.clone()), stage });
         if let Some((_, old)) = self.sessions[usize::from(slot.0)].replace((session, conn)) {
             self.links.remove(&old);
             io.abort(old);
         }
-        true
+        Some(is_proved)
     }
 
     pub fn disconnect(&mut self, slot: Slot, session: Session, io: &mut Sockets) {
@@ -109,7 +137,7 @@ impl Members {
         if let Purpose::Session { slot, .. } = link.purpose {
             self.sessions[usize::from(slot.0)].take_if(|(_, present)| *present == conn);
         }
-        if let Some(member) = link.wanted {
+        if let (Some(member), false) = (link.wanted, matches!(link.purpose, Purpose::Ahead(_))) {
             self.errors.insert(member, why.to_owned());
         }
         Some(link.purpose)
@@ -119,9 +147,10 @@ impl Members {
 impl EngineServer {
     pub(super) fn connect(&mut self, slot: Slot, session: Session, now: Time, io: &mut Sockets) {
         let member = self.engine.as_ref().and_then(|engine| engine.member_id(slot)).cloned();
-        let dialed = member.is_some_and(|member| self.members.dial(slot, session, &member, now, io));
-        if !dialed {
-            self.apply(EngineEvent::Disconnected { slot, session }, now);
+        match member.and_then(|member| self.members.dial(slot, session, &member, now, io)) {
+            None => self.apply(EngineEvent::Disconnected { slot, session }, now),
+            Some(true) => self.apply(EngineEvent::Connected { slot, session }, now),
+            Some(false) => {}
         }
     }
 
@@ -133,7 +162,8 @@ impl EngineServer {
                 self.apply(EngineEvent::Disconnected { slot, session }, now);
             }
             Some(Purpose::Name(address)) => self.nameless(&address, why, now, out),
-            None => {}
+            // It is dialed again when it is needed.
+            Some(Purpose::Ahead(_)) | None => {}
         }
     }
 
@@ -155,6 +185,7 @@ impl EngineServer {
                     self.watchers.change();
                     self.apply(EngineEvent::Connected { slot, session }, now);
                 }
+                Purpose::Ahead(_) => return,
                 Purpose::Name(address) => {
                     self.members.links.remove(&conn);
                     out.io.abort(conn);

@@ -25,6 +25,7 @@ use std::collections::HashMap;
 
 use tether_replication::engine::{CasId, Effect, Engine, Event as EngineEvent, Notice, Phase};
 use tether_replication::ids::Time as EngineTime;
+use tether_replication::record::Change;
 
 use crate::host::{
     Broken, CallId, CommandId, ConnId, Effects, Event, Finish, Inbox, Io, IoEvent, Listening, Machine, Time, TimerId,
@@ -178,7 +179,9 @@ impl EngineServer {
             self.apply(EngineEvent::Timer, now);
         } else if Some(timer) == self.farewell {
             out.finish(Finish::Done);
-        } else if !self.watchers.timer(timer) && !self.peers.timer(timer, &mut out.io) && !self.source_timer(timer, out)
+        } else if !self.watchers.timer(timer)
+            && !self.peers.timer(timer, &mut out.io)
+            && !self.source_timer(timer, now, out)
         {
             self.birth_timer(timer, now, out);
         }
@@ -189,7 +192,7 @@ impl EngineServer {
             RecordReturn::Changed(outcome) => {
                 self.watchers.change();
                 match self.calls.remove(&id) {
-                    Some((id, _)) => self.apply(EngineEvent::Cas { id, outcome }, now),
+                    Some((id, _)) => self.record_changed(id, outcome, now),
                     None => self.rolled_back(id, outcome, out),
                 }
             }
@@ -228,6 +231,9 @@ impl EngineServer {
             Effect::Connect { slot, session } => self.connect(slot, session, now, &mut out.io),
             Effect::Disconnect { slot, session } => self.members.disconnect(slot, session, &mut out.io),
             Effect::Cas { id, change } => {
+                if matches!(change, Change::Promote { .. }) {
+                    self.tidy_source(now, &mut out.io);
+                }
                 let call = out.call(RecordCall::Change(change));
                 self.calls.insert(call, (id, now));
                 self.watchers.listen_for_silence(now.plus_millis(control::RECORD_SILENT_MS), &mut out.io);

@@ -143,7 +143,11 @@ impl EngineServer {
         let op = match request.body {
             RequestBody::Read { offset, len } => IoOp::Read { offset, len },
             RequestBody::Status { offset, len } => IoOp::Status { offset, len },
-            RequestBody::Flush => IoOp::Flush,
+            RequestBody::Flush => {
+                // It may be about to take over; in any case it will not be long.
+                self.apply(EngineEvent::Tidy, now);
+                IoOp::Flush
+            }
             RequestBody::StandDown => return self.stand_down(conn, &request, now, out),
             _ => {
                 let body = ReplyBody::Failed(Failure::Unsupported);

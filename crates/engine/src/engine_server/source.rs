@@ -12,7 +12,7 @@
 use std::collections::HashMap;
 
 use bytes::BytesMut;
-use tether_replication::engine::{Event as EngineEvent, IoAnswer, IoError, IoId, IoOp, Phase};
+use tether_replication::engine::{CasId, CasOutcome, Event as EngineEvent, IoAnswer, IoError, IoId, IoOp, Phase};
 use tether_replication::ids::{Holder, Session};
 use tether_replication::record::Record;
 use tether_replication::wire::{Failure, Message, Reply, ReplyBody, Request, RequestBody, RequestId};
@@ -26,8 +26,11 @@ use crate::record::RecordCall;
 
 /// Pause between attempts to reach the source.
 const RETRY_MS: u64 = 100;
-/// The number of the one request that is no client's.
+/// The numbers of the requests that are no client's.
 const STAND_DOWN: RequestId = RequestId(u64::MAX);
+const TIDY: RequestId = RequestId(u64::MAX - 1);
+/// How long a source may take to clear the logs: a flush and a small write, on disks that have better days.
+const TIDY_MS: u64 = 100;
 
 #[derive(Default)]
 enum Stage {
@@ -36,6 +39,13 @@ enum Stage {
     Dialing,
     Proving(Box<Dialer>),
     Open(Framing),
+}
+
+/// The source clears the logs before it is replaced.
+struct Tidying {
+    timer: TimerId,
+    /// The record names this engine already.
+    held: Option<(CasId, CasOutcome)>,
 }
 
 /// The connection to the source, and what was asked on it.
@@ -50,6 +60,7 @@ pub(super) struct Source {
     next: u64,
     retry: Option<TimerId>,
     loading: Option<CallId>,
+    tidying: Option<Tidying>,
     headers: Headers,
 }
 
@@ -122,7 +133,12 @@ impl EngineServer {
     }
 
     /// True if the timer was this one.
-    pub(super) fn source_timer(&mut self, timer: TimerId, out: &mut Effects<Self>) -> bool {
+    pub(super) fn source_timer(&mut self, timer: TimerId, now: Time, out: &mut Effects<Self>) -> bool {
+        if self.source.tidying.as_ref().is_some_and(|tidying| tidying.timer == timer) {
+            tracing::info!("the source takes long to clear the logs; what they name is compared");
+            self.tidied(now);
+            return true;
+        }
         let ours = self.source.retry == Some(timer);
         if ours {
             self.find_source(out);
@@ -151,6 +167,7 @@ impl EngineServer {
         tracing::debug!(why, "the source cannot be asked");
         self.source.conn = None;
         self.source.hang_up(io);
+        self.tidied(now);
         self.apply(EngineEvent::SourceGone, now);
         if self.reads_through() {
             self.retry_source(now, io);
@@ -169,6 +186,7 @@ impl EngineServer {
                     self.resized(welcome.size, out);
                     self.watchers.change();
                     self.apply(EngineEvent::SourceThere, now);
+                    self.members.dial_ahead(now, &mut out.io);
                 }
                 Err(error) => return self.distrust_source(conn, &error.to_string(), now, out),
             }
@@ -199,6 +217,9 @@ impl EngineServer {
             }
             return;
         }
+        if id == TIDY {
+            return self.tidied(now);
+        }
         let Some(io) = self.source.asked.remove(&id) else { return };
         let result = match body {
             ReplyBody::Data(data) => Ok(IoAnswer::Data(data)),
@@ -226,6 +247,33 @@ impl EngineServer {
         } else {
             self.apply(EngineEvent::SourceGone, now);
             self.find_source(out);
+        }
+    }
+
+    /// This engine is taking over: while the record is asked, the source clears what it can from the activity logs. What is
+    /// left there has to be compared before anybody is served, which takes far longer.
+    pub(super) fn tidy_source(&mut self, now: Time, io: &mut Io) {
+        let epoch = self.engine.as_ref().map(tether_replication::engine::Engine::epoch).unwrap_or_default();
+        let request = Request { id: TIDY, epoch, session: Session(0), body: RequestBody::Flush };
+        if self.source.send(&request, io) {
+            let timer = io.timer();
+            io.set_timer(timer, now.plus_millis(TIDY_MS));
+            self.source.tidying = Some(Tidying { timer, held: None });
+        }
+    }
+
+    /// What came of a change of the record. That this engine has taken over is told when the source is done, or too slow.
+    pub(super) fn record_changed(&mut self, id: CasId, outcome: CasOutcome, now: Time) {
+        match &mut self.source.tidying {
+            Some(tidying) if matches!(outcome, CasOutcome::Applied(_)) => tidying.held = Some((id, outcome)),
+            _ => self.apply(EngineEvent::Cas { id, outcome }, now),
+        }
+    }
+
+    /// Nobody waits for the source any more.
+    fn tidied(&mut self, now: Time) {
+        if let Some((id, outcome)) = self.source.tidying.take().and_then(|tidying| tidying.held) {
+            self.apply(EngineEvent::Cas { id, outcome }, now);
         }
     }
 

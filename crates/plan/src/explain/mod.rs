@@ -335,6 +335,9 @@ fn engine(look: &Look<'_>) -> Option<Link> {
     if let Some(found) = look.obstacles("engine-start").next() {
         return Some(Link::unmet(found.reason, &found.words).since(&look.status().state_changed_at));
     }
+    // A volume that moves is served by the target from its first write on, whatever is decided.
+    let promoted = look.findings.iter().any(|finding| finding.reason == Reason::MigrationPromoted);
+    let node = if promoted { &look.status().current_migration_node_id } else { node };
     let here = look.observed.engines.iter().filter(|engine| engine.spec.node_id == *node);
     let endpoints = here.map(|engine| engine.status.endpoint.as_str());
     let at = endpoints.filter(|e| !e.is_empty()).map(|endpoint| format!(" as {endpoint}")).next().unwrap_or_default();
@@ -358,6 +361,14 @@ fn moving(look: &Look<'_>) -> Option<Link> {
     if !volume.is_migratable() || to.is_empty() {
         return None;
     }
+    if volume.spec.migration_node_id.is_empty() {
+        let source = &look.status().current_node_id;
+        return Some(Link::met(if from == to {
+            format!("The move from node {source} to node {to} is confirmed, and about to be finished.")
+        } else {
+            format!("The move to node {to} is rolled back; what it needed is about to go.")
+        }));
+    }
     let found = look.findings.iter().find(|finding| finding.rule.0 == "volume-migration");
     let words = found.map_or("It is being decided.", |finding| finding.words.as_str());
     if found.is_some_and(|finding| finding.verdict == Verdict::Blocked) {
@@ -378,14 +389,15 @@ fn redundancy(look: &Look<'_>) -> Option<Link> {
     if status.state != State::Attached {
         return None;
     }
-    // One that stands by counts the same replicas.
-    let good_at = |engine: &&tether_crd::Engine| {
-        engine.status.replica_mode_map.values().filter(|mode| **mode == ReplicaMode::ReadWrite).count()
-    };
-    let good = look.observed.engines.iter().map(good_at).max().unwrap_or(0);
+    // Who holds every write, the record says; what an engine last said of it may be from before its node went down.
+    let recorded = status.record.as_ref().map(|record| record.in_sync.len());
+    let modes = look.observed.engines.iter().map(|engine| engine.status.replica_mode_map.values());
+    let writable = modes.map(|modes| modes.filter(|mode| **mode == ReplicaMode::ReadWrite).count());
+    let good = recorded.or_else(|| writable.max()).unwrap_or(0);
     let wanted = look.observed.volume.spec.number_of_replicas;
     let words = format!("{good} of {wanted} replicas hold every write.");
-    if status.robustness == Robustness::Healthy {
+    // The record may be newer than what was concluded from it.
+    if status.robustness == Robustness::Healthy || good as u64 >= u64::try_from(wanted).unwrap_or(0) {
         return Some(Link::met(words));
     }
     let rules = ["replica-replenish", "replica-reuse", "replica-placement", "replica-health"];

@@ -3,6 +3,7 @@
 
 use serde::Serialize;
 use tether_crd::NAMESPACE;
+use tether_crd::attachment::{Ticket, TicketStatus};
 use tether_model::reason::Reason;
 
 use super::{Link, Look};
@@ -72,6 +73,19 @@ pub(super) fn of(look: &Look<'_>, link: &Link) -> Remedy {
             "The engine on the other node gets ready; if its node is down, the migration can be rolled back."
                 .to_owned(),
             Some(format!("kubectl -n {NAMESPACE} get lhe,lhim")),
+        ),
+        Reason::MigrationTargetNotReady => {
+            let waits = |(ticket, status): &(&Ticket, Option<TicketStatus>)| {
+                let waiting = status.as_ref()?.waiting.as_ref()?;
+                (waiting.reason == Reason::MigrationTargetNotReady.code()).then(|| ticket.node_id.clone())
+            };
+            let node = look.tickets.iter().find_map(waits).unwrap_or_default();
+            let change = format!("Node {node} gets ready; then the migration begins by itself.");
+            (change, Some(format!("kubectl describe node {node}")))
+        }
+        Reason::RebuildAfterMigration => (
+            "The migration is confirmed or rolled back; then the replica gets what it missed.".to_owned(),
+            Some("kubectl get volumeattachments".to_owned()),
         ),
         Reason::MigrationUnresolved => (
             "One of the two pods goes, and with it its ticket.".to_owned(),

@@ -76,7 +76,7 @@ fn start(plan: &mut Plan<Change>, look: &mut Look<'_>) {
 }
 
 /// Why a node cannot be a migration's target.
-fn not_ready(look: &Look<'_>, node: &str) -> Option<String> {
+pub(super) fn not_ready(look: &Look<'_>, node: &str) -> Option<String> {
     let Some(object) = look.observed.nodes.get(node) else { return Some("the node does not exist".to_owned()) };
     if object.is_ready() {
         return None;

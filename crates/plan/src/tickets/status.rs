@@ -14,6 +14,7 @@ use tether_crd::volume::{Robustness, ShareState, State};
 use tether_model::reason::Reason;
 use tether_model::report::{Rule, Subject};
 
+use super::migrate::not_ready;
 use super::select::{Choice, choose, unresolved};
 use super::{Change, Look, named, rank};
 use crate::Plan;
@@ -188,6 +189,14 @@ fn elsewhere(look: &Look<'_>, ticket: &Ticket, current: &str) -> (Reason, String
             Reason::MigrationEngineNotReady,
             format!("volume {name} begins to migrate to node {}.", ticket.node_id),
         );
+    }
+    if pods && look.wish.migration_node.is_empty() && look.wish.node == current {
+        // The second attachment of a volume that can move is a wish to move it.
+        if let Some(why) = not_ready(look, &ticket.node_id) {
+            let node = &ticket.node_id;
+            let words = format!("volume {name} moves from node {current} to node {node} when that is ready ({why}).");
+            return (Reason::MigrationTargetNotReady, words);
+        }
     }
     (Reason::AttachedElsewhere, format!("volume {name} is attached to node {current}; {}", until_released(look)))
 }

@@ -73,7 +73,7 @@ fn obstacle(draft: &Draft<'_>) -> Option<(Reason, String)> {
         return Some((Reason::NotConfigured, words.to_owned()));
     }
     if draft.volume().is_migrating() || draft.engines.len() > 1 {
-        return Some((Reason::Migrating, "Nothing is rebuilt while the volume moves.".to_owned()));
+        return Some((Reason::RebuildAfterMigration, "Nothing is rebuilt while the volume moves.".to_owned()));
     }
     let size = draft.volume().spec.size;
     if draft.status.expansion_required || draft.engine().spec.volume_size != size {

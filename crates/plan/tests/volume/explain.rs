@@ -202,14 +202,86 @@ fn degraded_and_waiting_for_a_node() {
     assert!(text.contains("What will change it: The replica's node comes back; else a new replica is made"), "{text}");
 }
 
-#[test]
-fn migrating() {
+/// Attached to node a, and wanted on node b too.
+fn wanted_on_two_nodes() -> World {
     let mut world = new_volume(3, &["a", "b", "c"]);
     world.volume().spec.access_mode = tether_crd::volume::AccessMode::ReadWriteMany;
     world.volume().spec.migratable = true;
     world.settle("a");
     wanted(&mut world, "csi-1", TicketType::Csi, "a", "false");
     wanted(&mut world, "csi-2", TicketType::Csi, "b", "false");
+    world
+}
+
+/// The same, with an engine that stands by.
+fn moving() -> World {
+    let mut world = wanted_on_two_nodes();
+    world.volume().spec.migration_node_id = "b".into();
+    while world.step() | world.agents() {}
+    world
+}
+
+#[track_caller]
+fn contains(world: &World, wanted: &[&str], unwanted: &[&str]) {
+    let text = explained(world).to_string();
+    for words in wanted {
+        assert!(text.contains(words), "it does not say {words:?}:\n{text}");
+    }
+    for words in unwanted {
+        assert!(!text.contains(words), "it says {words:?}:\n{text}");
+    }
+}
+
+#[test]
+fn a_migration_whose_target_is_not_ready() {
+    contains(
+        &wanted_on_two_nodes(),
+        &[
+            "✗ Ticket csi-2 waits: volume v1 moves from node a to node b when that is ready (the node does not exist).",
+            "What will change it: Node b gets ready; then the migration begins by itself.",
+            "kubectl describe node b",
+        ],
+        &["until it is removed"],
+    );
+}
+
+#[test]
+fn a_migration_that_is_ready_and_decided() {
+    let mut world = moving();
+    let ready = "✓ The volume moves from node a to node b. Volume migration engine is ready";
+    contains(&world, &[ready, "It is confirmed when", "✓ The engine serves on node a"], &["✗"]);
+    world.volume().spec.migration_node_id.clear();
+    contains(&world, &["✓ The move to node b is rolled back"], &["It is confirmed when", "✗"]);
+    world.volume().spec.node_id = "b".into();
+    contains(&world, &["✓ The move from node a to node b is confirmed"], &["It is confirmed when"]);
+}
+
+#[test]
+fn a_migration_whose_target_has_written() {
+    let mut world = moving();
+    world.write_at("v1-e-1");
+    while world.step() | world.agents() {}
+    contains(&world, &["✓ The engine serves on node b", "has written"], &["The engine serves on node a", "✗"]);
+}
+
+#[test]
+fn degraded_while_it_moves() {
+    let mut world = moving();
+    world.crash("c");
+    while world.step() | world.agents() {}
+    contains(
+        &world,
+        &[
+            "✗ 2 of 3 replicas hold every write.",
+            "What will change it: The migration is confirmed or rolled back; then",
+        ],
+        &["if its node is down"],
+    );
+}
+
+#[test]
+fn migrating() {
+    let mut world = wanted_on_two_nodes();
     world.volume().spec.migration_node_id = "b".into();
     world.step();
     let text = explained(&world).to_string();

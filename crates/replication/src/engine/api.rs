@@ -178,6 +178,9 @@ pub enum Event {
     OlderStopped,
     /// The engine's own standby was promoted and says so: what it may no longer do, it stops doing at once.
     Superseded { by: Holder, epoch: Epoch },
+    /// Whoever stands by is about to take over: what is quiet leaves the activity log now, so that the successor has less
+    /// to make equal. Nothing depends on it.
+    Tidy,
     /// The moment of [`Effect::SetTimer`] has come.
     Timer,
     /// Bytes per second of resync from now on; 0 is no limit.

@@ -153,6 +153,14 @@ impl Engine {
         }
     }
 
+    /// Empties the activity log as far as it is quiet, if there is nothing more important to do.
+    pub(super) fn tidy(&mut self, cx: &mut Cx<'_>) {
+        let may = self.phase == Phase::Serving && self.barrier.is_none() && self.writes_may_go();
+        if may && !self.activity.is_empty() {
+            self.flush_quietly(cx);
+        }
+    }
+
     /// A flush of the engine's own, which empties the activity log.
     pub(super) fn flush_quietly(&mut self, cx: &mut Cx<'_>) {
         let index = self.put_io(None, IoOp::Flush);

@@ -196,6 +196,7 @@ impl Engine {
             Event::Superseded { by, epoch } => self.superseded(by, epoch, cx),
             Event::SourceStopped { source } => self.source_stopped(source),
             Event::OlderStopped => self.start.older_stopped = true,
+            Event::Tidy => self.tidy(cx),
             Event::Scrub { bytes_per_second } => self.scrub(bytes_per_second, cx),
             Event::ResyncLimit { bytes_per_second } => self.config.limits.resync_bytes_per_second = bytes_per_second,
             Event::AcceptLoss { member } => {

@@ -110,6 +110,11 @@ pub(super) fn scopes() -> Vec<(&'static str, Scope)> {
             Scope { migration: true, writes: 2, engines: 3, ..with(Budget { crashes: 1, ticks: 1, ..none }) },
         ),
         (
+            // What the source clears from the logs before it is replaced.
+            "migration after a flush",
+            Scope { migration: true, writes: 2, ..with(Budget { crashes: 1, flushes: 1, ..none }) },
+        ),
+        (
             "three replicas",
             Scope { replicas: 3, ..with(Budget { suspicions: 2, crashes: 1, impatience: 1, reboots: 1, ..none }) },
         ),

@@ -121,11 +121,6 @@ pub(crate) struct DataDir {
 }
 
 impl DataDir {
-    /// Whether somebody said which, on the command line or in the environment.
-    pub(crate) fn is_given(&self) -> bool {
-        self.dir.is_some()
-    }
-
     pub(crate) fn resolve(&self) -> Result<PathBuf> {
         let dir = self.dir.clone().or_else(cluster::default_dir);
         let dir =

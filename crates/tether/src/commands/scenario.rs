@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
+use jiff::SignedDuration;
 use serde_json::json;
 
-use super::DataDir;
 use super::role::{self, Threads};
 use crate::cluster::Marker;
 use crate::output::{self, Exit, Format};
@@ -41,6 +41,9 @@ enum Action {
         /// Which ones; `all` for every one
         #[arg(required = true, value_name = "SCENARIO")]
         scenarios: Vec<String>,
+        /// Make one byte of the guest's data wrong at the end of each, which then has to fail: a test of the test
+        #[arg(long)]
+        plant_wrong_byte: bool,
         #[command(flatten)]
         place: Place,
     },
@@ -51,7 +54,7 @@ enum Action {
     )]
     Random {
         /// How many schedules
-        #[arg(long, default_value_t = 10)]
+        #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
         seeds: u64,
         /// The seed of the first one
         #[arg(long, default_value_t = 0)]
@@ -64,7 +67,7 @@ enum Action {
 /// On which cluster, and what is kept of it.
 #[derive(Debug, clap::Args)]
 struct Place {
-    /// Leave the cluster running
+    /// Leave a cluster that was started for it running
     #[arg(long)]
     keep: bool,
     /// Write everything that was seen to this file, as JSON
@@ -75,27 +78,44 @@ struct Place {
     kubeconfig: Option<PathBuf>,
     /// How long a node may be silent before it counts as down, in a cluster that is started for it
     #[arg(long, default_value = "4s", value_name = "TIME")]
-    node_grace: String,
-    #[command(flatten)]
-    data: DataDir,
+    node_grace: SignedDuration,
+    /// Use the cluster of `tether up` in this directory; its nodes can be switched off, its log is read
+    #[arg(long, value_name = "DIR", env = "TETHER_DATA_DIR")]
+    data_dir: Option<PathBuf>,
+    /// How to print what came of it; unless it is a table, the steps go to standard error
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
 }
 
 impl Place {
     async fn open(&self) -> Result<Where> {
-        let embedded = match self.data.is_given() {
-            true => Some(Marker::open(&self.data.resolve()?)?),
-            false => None,
-        };
+        let absolute = |dir| std::path::absolute(dir).with_context(|| format!("--data-dir {dir:?}"));
+        let embedded = self.data_dir.as_ref().map(absolute).transpose()?;
+        let embedded = embedded.map(|dir| Marker::open(&dir)).transpose()?;
         let file = self.kubeconfig.clone().or_else(|| embedded.as_ref().map(|(layout, _)| layout.kubeconfig()));
         match file {
             Some(file) => Ok(Where::Running(crate::client::from_file(&file, "tether-scenario").await?, embedded)),
-            None => Ok(Where::Own { node_grace: self.node_grace.clone(), keep: self.keep }),
+            None => Ok(Where::Own { node_grace: self.node_grace, keep: self.keep }),
+        }
+    }
+
+    /// A report that cannot be written is no reason to find out in ten minutes.
+    fn check_report(&self) -> Result<()> {
+        let Some(file) = &self.report else { return Ok(()) };
+        std::fs::write(file, "[]\n").with_context(|| format!("--report {}", file.display()))
+    }
+
+    /// Says what is done.
+    fn say(&self, words: &str) {
+        match self.output {
+            Format::Table | Format::Wide => output::say(&format!("{words}\n")),
+            Format::Json | Format::Yaml => output::complain(words),
         }
     }
 
     /// Prints the table and keeps the report.
     fn conclude(&self, verdicts: &[report::Verdict], again: impl Fn(&str) -> String) -> Result<Exit> {
-        output::say(&report::table(verdicts));
+        output::print(self.output, &verdicts, |verdicts| report::table(verdicts))?;
         if let Some(file) = &self.report {
             let text = serde_json::to_string_pretty(verdicts)?;
             std::fs::write(file, text).with_context(|| format!("--report {}", file.display()))?;
@@ -109,19 +129,22 @@ impl Place {
 }
 
 pub(crate) fn run(args: &Args) -> Result<Exit> {
-    let say = |words: &str| output::say(&format!("{words}\n"));
     match &args.action {
         Action::List { output } => list(*output),
-        Action::Run { scenarios, place } => {
+        Action::Run { scenarios, plant_wrong_byte, place } => {
             let chosen = choose(scenarios)?;
-            let verdicts = role::runtime(Threads::Many)?
-                .block_on(async { scenario::run(place.open().await?, &chosen, &say).await })?;
+            place.check_report()?;
+            let say = |words: &str| place.say(words);
+            let run = async { scenario::run(place.open().await?, &chosen, *plant_wrong_byte, &say).await };
+            let verdicts = role::runtime(Threads::Many)?.block_on(run)?;
             place.conclude(&verdicts, |id| format!("tether scenario run {id} --keep"))
         }
         Action::Random { seeds, first_seed, place } => {
-            let seeds = *first_seed..first_seed + seeds;
-            let verdicts = role::runtime(Threads::Many)?
-                .block_on(async { scenario::random(place.open().await?, seeds, &say).await })?;
+            place.check_report()?;
+            let seeds = *first_seed..first_seed.saturating_add(*seeds);
+            let say = |words: &str| place.say(words);
+            let run = async { scenario::random(place.open().await?, seeds, &say).await };
+            let verdicts = role::runtime(Threads::Many)?.block_on(run)?;
             place.conclude(&verdicts, |id| format!("tether scenario random --first-seed {id} --seeds 1 --keep"))
         }
     }

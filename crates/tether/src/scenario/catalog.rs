@@ -4,7 +4,13 @@
 //! the volume, *N* the one that it moves to, *T* a third one that only has a replica. Where more than one end is accepted, the
 //! first is what Tether is expected to do; docs/migration.md says why the others are safe.
 
-use tether_crd::volume::State;
+use tether_crd::volume::Robustness;
+
+use super::outcome::{
+    ATTACHING_TO_SOURCE, CANCELLING, CONFIRMING, DEGRADED, FAILED, MOVED, MOVED_AND_REATTACHED, Outcome,
+    RESUMED_AT_SOURCE, RESUMED_AT_TARGET, ROLLING_BACK, STAYED, STAYED_AND_REATTACHED, WAITING, WAITS_FOR_SOURCE,
+    WAITS_FOR_TARGET,
+};
 
 /// A node of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,35 +57,12 @@ pub(crate) enum Step {
     Up(Host),
     /// The guest's first write on N, before anything is decided.
     WriteOnTarget,
-}
-
-/// Whether objects are those from before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kept {
-    Same,
-    New,
-}
-
-/// How a scenario may end.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Outcome {
-    pub(crate) name: &'static str,
-    /// `spec.nodeID` and `status.currentNodeID`.
-    pub(crate) node: Option<Host>,
-    pub(crate) current: Option<Host>,
-    pub(crate) state: State,
-    /// Whether the migration is still under way.
-    pub(crate) migrating: bool,
-    /// How often the volume was detached on the way.
-    pub(crate) detached: usize,
-    pub(crate) engine: Kept,
-    pub(crate) replicas: Kept,
-    /// The event MigrationFailed.
-    pub(crate) failed: bool,
-    /// The event DetachedUnexpectedly.
-    pub(crate) unexpected: bool,
-    /// Words of events and log lines.
-    pub(crate) said: &'static [&'static str],
+    /// A snapshot is taken; in the end it must be there still.
+    Snapshot,
+    /// The process of the controllers is killed; it is started again.
+    CrashControllers,
+    /// The confirmation is seen to have begun.
+    AwaitConfirming,
 }
 
 /// One scenario.
@@ -102,65 +85,37 @@ impl Scenario {
     /// Whether it needs to switch nodes off.
     pub(crate) fn needs_power(&self) -> bool {
         let all = self.before.iter().chain(self.steps).chain(self.mend);
-        all.into_iter().any(|step| matches!(step, Step::Down(_) | Step::Up(_)))
+        all.into_iter().any(|step| matches!(step, Step::Down(_) | Step::Up(_) | Step::CrashControllers))
     }
 }
 
 use Host::{N, O, T};
-use Kept::{New, Same};
 use Step::{
-    Ask, AskThird, Attach, AwaitConfirmed, AwaitDegraded, AwaitDown, AwaitFaulted, AwaitPending, AwaitReady,
-    AwaitRolledBack, Confirm, Cordon, Crash, Down, DropThird, Pause, RollBack, Start, Uncordon, Up, WriteOnTarget,
+    Ask, AskThird, Attach, AwaitConfirmed, AwaitConfirming, AwaitDegraded, AwaitDown, AwaitFaulted, AwaitPending,
+    AwaitReady, AwaitRolledBack, Confirm, Cordon, Crash, CrashControllers, Down, DropThird, Pause, RollBack, Snapshot,
+    Start, Uncordon, Up, WriteOnTarget,
 };
 
 /// Between a crash and what follows it, as in the acceptance document.
 const MOMENT: Step = Pause(500);
 
 const READY: &[Step] = &[Attach, Start];
-const WAITING: &str = "Waiting to confirm migration until migration engine is ready";
-const CONFIRMING: &str = "Confirming migration";
-const ROLLING_BACK: &str = "Rolling back migration";
-const CANCELLING: &str = "Cancelling migration for detached volume";
+/// A replica was lost on the way.
+const LOST: &[&str] = &[DEGRADED];
 
-/// The volume is where it moved to, and was never detached.
-const MOVED: Outcome = Outcome {
-    name: "moved",
-    node: Some(N),
-    current: Some(N),
-    state: State::Attached,
-    migrating: false,
-    detached: 0,
-    engine: New,
-    replicas: New,
-    failed: false,
-    unexpected: false,
-    said: &[CONFIRMING],
-};
-/// The volume is where it was, and was never detached.
-const STAYED: Outcome = Outcome {
-    name: "stayed",
-    node: Some(O),
-    current: Some(O),
-    engine: Same,
-    replicas: Same,
-    said: &[ROLLING_BACK],
-    ..MOVED
-};
-/// The migration failed with its source; the volume was detached once.
-const FAILED: Outcome = Outcome {
-    name: "failed",
-    node: None,
-    current: None,
-    state: State::Detached,
-    detached: 1,
-    failed: true,
-    unexpected: true,
-    said: &[CANCELLING],
+/// It moved without the replica of T.
+const MOVED_DEGRADED: Outcome = Outcome { robustness: &[Robustness::Degraded], told: LOST, ..MOVED };
+/// It stayed, and lacks a replica.
+const STAYED_DEGRADED: Outcome = Outcome { robustness: &[Robustness::Degraded], told: LOST, ..STAYED };
+/// Nothing came of it: the volume moves as before.
+const REFUSED: Outcome = Outcome {
+    name: "refused",
+    migration: &[Some(N)],
+    tickets: &[(N, true), (O, true)],
+    said: &[],
+    unsaid: &[CONFIRMING, ROLLING_BACK, CANCELLING],
     ..STAYED
 };
-/// It failed, and went on at N.
-const RESUMED_AT_TARGET: Outcome =
-    Outcome { name: "reattached to N", node: Some(N), current: Some(N), state: State::Attached, ..FAILED };
 
 pub(crate) const ALL: &[Scenario] = &[
     Scenario {
@@ -168,7 +123,7 @@ pub(crate) const ALL: &[Scenario] = &[
         title: "new engine crashes, then confirmation",
         before: READY,
         steps: &[Crash(N), MOMENT, Confirm],
-        outcomes: &[Outcome { said: &[WAITING, CONFIRMING], ..MOVED }],
+        outcomes: &[Outcome { said: &[WAITING, CONFIRMING], told: LOST, ..MOVED }],
         mend: &[],
         end: N,
     },
@@ -177,7 +132,7 @@ pub(crate) const ALL: &[Scenario] = &[
         title: "confirmation, then new engine crashes",
         before: READY,
         steps: &[Confirm, AwaitConfirmed, Crash(N)],
-        outcomes: &[Outcome { name: "reattached to N", detached: 1, unexpected: true, ..MOVED }],
+        outcomes: &[MOVED_AND_REATTACHED],
         mend: &[],
         end: N,
     },
@@ -186,7 +141,7 @@ pub(crate) const ALL: &[Scenario] = &[
         title: "new engine crashes, then rollback",
         before: READY,
         steps: &[Crash(N), MOMENT, RollBack],
-        outcomes: &[STAYED],
+        outcomes: &[Outcome { told: LOST, ..STAYED }],
         mend: &[],
         end: O,
     },
@@ -195,7 +150,7 @@ pub(crate) const ALL: &[Scenario] = &[
         title: "rollback, then new engine crashes",
         before: READY,
         steps: &[RollBack, MOMENT, Crash(N)],
-        outcomes: &[STAYED],
+        outcomes: &[Outcome { told: LOST, ..STAYED }],
         mend: &[],
         end: O,
     },
@@ -231,7 +186,7 @@ pub(crate) const ALL: &[Scenario] = &[
         title: "confirmation, then old engine crashes",
         before: READY,
         steps: &[Confirm, AwaitConfirmed, Crash(O)],
-        outcomes: &[MOVED],
+        outcomes: &[Outcome { told: LOST, ..MOVED }],
         mend: &[],
         end: N,
     },
@@ -240,7 +195,7 @@ pub(crate) const ALL: &[Scenario] = &[
         title: "old engine crashes, then rollback",
         before: READY,
         steps: &[Crash(O), AwaitFaulted, RollBack],
-        outcomes: &[Outcome { name: "reattached to O", node: Some(O), current: Some(O), ..RESUMED_AT_TARGET }],
+        outcomes: &[RESUMED_AT_SOURCE],
         mend: &[],
         end: O,
     },
@@ -249,7 +204,7 @@ pub(crate) const ALL: &[Scenario] = &[
         title: "rollback, then old engine crashes",
         before: READY,
         steps: &[RollBack, AwaitRolledBack, Crash(O)],
-        outcomes: &[Outcome { name: "reattached to O", detached: 1, unexpected: true, ..STAYED }],
+        outcomes: &[STAYED_AND_REATTACHED],
         mend: &[],
         end: O,
     },
@@ -258,7 +213,7 @@ pub(crate) const ALL: &[Scenario] = &[
         title: "degraded before the start, confirmation",
         before: &[Attach, Cordon(T), Crash(T), AwaitDegraded, Start],
         steps: &[Confirm],
-        outcomes: &[MOVED],
+        outcomes: &[MOVED_DEGRADED],
         mend: &[Uncordon(T)],
         end: N,
     },
@@ -267,7 +222,7 @@ pub(crate) const ALL: &[Scenario] = &[
         title: "degraded before the start, rollback",
         before: &[Attach, Cordon(T), Crash(T), AwaitDegraded, Start],
         steps: &[RollBack],
-        outcomes: &[STAYED],
+        outcomes: &[STAYED_DEGRADED],
         mend: &[Uncordon(T)],
         end: O,
     },
@@ -276,7 +231,7 @@ pub(crate) const ALL: &[Scenario] = &[
         title: "degraded after the start, confirmation",
         before: READY,
         steps: &[Cordon(T), Crash(T), AwaitDegraded, Confirm],
-        outcomes: &[MOVED],
+        outcomes: &[MOVED_DEGRADED],
         mend: &[Uncordon(T)],
         end: N,
     },
@@ -285,7 +240,7 @@ pub(crate) const ALL: &[Scenario] = &[
         title: "degraded after the start, rollback",
         before: READY,
         steps: &[Cordon(T), Crash(T), AwaitDegraded, RollBack],
-        outcomes: &[STAYED],
+        outcomes: &[STAYED_DEGRADED],
         mend: &[Uncordon(T)],
         end: O,
     },
@@ -294,7 +249,7 @@ pub(crate) const ALL: &[Scenario] = &[
         title: "a third attachment is refused",
         before: READY,
         steps: &[AskThird],
-        outcomes: &[Outcome { name: "refused", migrating: true, said: &[], ..STAYED }],
+        outcomes: &[REFUSED],
         mend: &[DropThird, RollBack],
         end: O,
     },
@@ -303,14 +258,7 @@ pub(crate) const ALL: &[Scenario] = &[
         title: "node of the new engine down, confirmation",
         before: READY,
         steps: &[Down(N), AwaitDown(N), Confirm],
-        outcomes: &[Outcome {
-            name: "waits for N",
-            node: Some(N),
-            state: State::Attaching,
-            unexpected: false,
-            said: &["Detaching volume for attempted migration to down node"],
-            ..FAILED
-        }],
+        outcomes: &[WAITS_FOR_TARGET],
         mend: &[Up(N)],
         end: N,
     },
@@ -319,7 +267,7 @@ pub(crate) const ALL: &[Scenario] = &[
         title: "node of the new engine down, rollback",
         before: READY,
         steps: &[Down(N), AwaitDown(N), RollBack],
-        outcomes: &[STAYED],
+        outcomes: &[STAYED_DEGRADED],
         mend: &[Up(N)],
         end: O,
     },
@@ -337,17 +285,7 @@ pub(crate) const ALL: &[Scenario] = &[
         title: "node of the old engine down, rollback",
         before: READY,
         steps: &[Down(O), AwaitDown(O), RollBack],
-        outcomes: &[
-            Outcome { name: "waits for O", ..STAYED },
-            Outcome {
-                name: "attaching to O",
-                current: None,
-                state: State::Attaching,
-                detached: 1,
-                unexpected: true,
-                ..STAYED
-            },
-        ],
+        outcomes: &[WAITS_FOR_SOURCE, ATTACHING_TO_SOURCE],
         mend: &[Up(O)],
         end: O,
     },
@@ -356,7 +294,7 @@ pub(crate) const ALL: &[Scenario] = &[
         title: "a migration waits until its target is ready",
         before: &[Attach, Down(N), AwaitDown(N)],
         steps: &[Ask, AwaitPending, Up(N), AwaitReady, Confirm],
-        outcomes: &[MOVED],
+        outcomes: &[Outcome { migration: &[None, Some(N), None], said: &["Pending migration", CONFIRMING], ..MOVED }],
         mend: &[],
         end: N,
     },
@@ -374,9 +312,36 @@ pub(crate) const ALL: &[Scenario] = &[
         title: "the target writes before the rollback",
         before: READY,
         steps: &[WriteOnTarget, RollBack],
-        outcomes: &[STAYED, Outcome { name: "reattached to O", detached: 1, unexpected: true, ..STAYED }],
+        outcomes: &[STAYED, STAYED_AND_REATTACHED],
         mend: &[],
         end: O,
+    },
+    Scenario {
+        id: "7.4",
+        title: "snapshots from before the migration",
+        before: &[Attach, Snapshot, Start],
+        steps: &[Confirm],
+        outcomes: &[MOVED],
+        mend: &[],
+        end: N,
+    },
+    Scenario {
+        id: "7.5",
+        title: "all instance managers crash; rollback resolves it",
+        before: READY,
+        steps: &[Crash(O), Crash(N), Crash(T)],
+        outcomes: &[FAILED],
+        mend: &[RollBack],
+        end: O,
+    },
+    Scenario {
+        id: "7.6",
+        title: "the controllers crash before and after the confirmation",
+        before: READY,
+        steps: &[CrashControllers, Confirm, AwaitConfirming, CrashControllers],
+        outcomes: &[MOVED],
+        mend: &[],
+        end: N,
     },
 ];
 

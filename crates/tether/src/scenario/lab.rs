@@ -5,12 +5,14 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use k8s_openapi::api::core::v1::{Event, Node as KubeNode, PersistentVolumeClaim};
+use jiff::SignedDuration;
+use k8s_openapi::api::core::v1::{Event, Node as KubeNode, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass, VolumeAttachment};
 use kube::Client;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::json;
-use tether_crd::{NAMESPACE, Node, names};
+use tether_crd::{NAMESPACE, Node, Snapshot, names};
+use tether_plan::instance_manager::IMAGE;
 
 use super::catalog::Host;
 use crate::client;
@@ -40,9 +42,10 @@ pub(super) struct Lab {
 
 impl Lab {
     /// Starts a cluster of its own.
-    pub(super) async fn start(node_grace: &str) -> Result<Self> {
+    pub(super) async fn start(node_grace: SignedDuration) -> Result<Self> {
         let dir = std::env::temp_dir().join(format!("tether-scenario-{}", std::process::id()));
-        let up = ["up", "--detach", "--nodes", NODES, "--api-port", "0", "--no-devices", "--node-grace", node_grace];
+        let grace = format!("{}ms", node_grace.as_millis());
+        let up = ["up", "--detach", "--nodes", NODES, "--api-port", "0", "--no-devices", "--node-grace", &grace];
         tether(&up, &dir).await.context("cannot start a cluster")?;
         let (layout, marker) = Marker::open(&dir)?;
         let client = client::from_file(&layout.kubeconfig(), "tether-scenario").await?;
@@ -134,6 +137,21 @@ impl Lab {
         crash_instance_manager(&self.client, self.node(host), false).await
     }
 
+    /// The uid of the pod of a node's instance manager, if it runs and is to stay.
+    pub(super) async fn manager(&self, host: Host) -> Result<Option<String>> {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let pod = pods.get_opt(&names::instance_manager(self.node(host), IMAGE, "v1")).await?;
+        let pod = pod.filter(|pod| pod.metadata.deletion_timestamp.is_none());
+        let runs = |pod: &Pod| pod.status.as_ref().is_some_and(|status| status.phase.as_deref() == Some("Running"));
+        Ok(pod.filter(runs).and_then(|pod| pod.metadata.uid))
+    }
+
+    /// Waits until another instance manager runs on a node than that one.
+    pub(super) async fn replaced(&self, host: Host, old: &str) -> Result<()> {
+        let what = format!("another instance manager runs on {}", self.node(host));
+        until(&what, async || Ok(self.manager(host).await?.filter(|uid| uid != old).map(drop))).await
+    }
+
     pub(super) async fn cordon(&self, host: Host, cordoned: bool) -> Result<()> {
         let nodes: Api<KubeNode> = Api::all(self.client.clone());
         let patch = Patch::Merge(json!({"spec": {"unschedulable": cordoned}}));
@@ -180,6 +198,15 @@ impl Lab {
         let _ = claims.delete(name, &DeleteParams::default()).await;
     }
 
+    /// Takes a snapshot, unless there is one of that name, and waits until it can be used.
+    pub(super) async fn snapshot(&self, name: &str, volume: &str) -> Result<()> {
+        let snapshots: Api<Snapshot> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let wish = json!({"metadata": {"name": name}, "spec": {"volume": volume, "createSnapshot": true}});
+        create(&snapshots, wish).await?;
+        let what = format!("snapshot {name} can be used");
+        until(&what, async || Ok(snapshots.get(name).await?.status.ready_to_use.then_some(()))).await
+    }
+
     pub(super) async fn publish(&self, name: &str, volume: &str, host: Host) -> Result<()> {
         let attachments: Api<VolumeAttachment> = Api::all(self.client.clone());
         let attachment = json!({
@@ -215,11 +242,19 @@ impl Lab {
         Ok(ours.map(|event| (event.reason.unwrap_or_default(), event.message.unwrap_or_default())).collect())
     }
 
-    /// What the controllers logged of a volume, where their log can be read.
-    pub(super) fn logged(&self, volume: &str) -> String {
-        let Some((layout, _)) = &self.embedded else { return String::new() };
-        let log = std::fs::read_to_string(layout.log("controller")).unwrap_or_default();
-        log.lines().filter(|line| line.contains(volume)).collect::<Vec<_>>().join("\n")
+    /// How much the controllers have logged; none: their log cannot be read from here.
+    pub(super) fn log_len(&self) -> Option<u64> {
+        let (layout, _) = self.embedded.as_ref()?;
+        Some(std::fs::metadata(layout.log("controller")).map_or(0, |file| file.len()))
+    }
+
+    /// What the controllers logged of a volume from there on.
+    pub(super) fn logged(&self, volume: &str, from: u64) -> Result<String> {
+        let (layout, _) = self.power()?;
+        let file = layout.log("controller");
+        let log = std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        let log = String::from_utf8_lossy(log.get(usize::try_from(from)?..).unwrap_or_default());
+        Ok(log.lines().filter(|line| line.contains(volume)).collect::<Vec<_>>().join("\n"))
     }
 }
 

@@ -7,11 +7,12 @@ use jiff::Timestamp;
 use tether_crd::engine::InstanceState;
 use tether_crd::volume::{Robustness, State};
 
-use super::catalog::{Host, Outcome, Scenario, Step};
-use super::check::{self, Baseline};
-use super::guest::Guest;
+use super::catalog::{Host, Scenario, Step};
+use super::check::{self, Baseline, Told};
+use super::guest::{Guest, Whereabouts as _};
 use super::lab::{LIMIT, Lab, until};
 use super::nbd::{self, Client};
+use super::outcome::Outcome;
 use super::report::{Explained, Verdict};
 use super::watch::{Seen, Watch};
 use crate::picture::Picture;
@@ -36,11 +37,12 @@ pub(super) struct Stage<'a> {
     pub(super) volume: String,
     pub(super) watch: Watch,
     pub(super) marked: bool,
+    snapshot_taken: bool,
     explained: Vec<Explained>,
 }
 
-/// Performs a scenario. Fails only if it cannot be performed; that it ended wrongly is a verdict.
-pub(super) async fn perform(lab: &Lab, scenario: &Scenario, say: &dyn Fn(&str)) -> Result<Verdict> {
+/// Performs a scenario; with `plant`, one byte of the guest's is made wrong in the end. Fails only if it cannot be performed; that it ended wrongly is a verdict.
+pub(super) async fn perform(lab: &Lab, scenario: &Scenario, plant: bool, say: &dyn Fn(&str)) -> Result<Verdict> {
     let began = Instant::now();
     let mut stage = Stage::new(lab, scenario.id).await?;
     let mut verdict = Verdict::new(scenario);
@@ -51,7 +53,7 @@ pub(super) async fn perform(lab: &Lab, scenario: &Scenario, say: &dyn Fn(&str)) 
         verdict.explain_end(stage.explain("the end").await);
     }
     if let Some(guest) = guest {
-        let told = tokio::task::spawn_blocking(|| guest.finish()).await?;
+        let told = tokio::task::spawn_blocking(move || guest.finish(plant)).await?;
         verdict.guest(&told);
     }
     stage.watch.look(|seen| {
@@ -72,7 +74,7 @@ impl<'a> Stage<'a> {
         let claim = format!("scenario-{}-{stamp}", id.replace('.', "-"));
         let volume = lab.claim(&claim).await?;
         let watch = Watch::start(&lab.client, &volume);
-        Ok(Self { lab, claim, volume, watch, marked: false, explained: Vec::new() })
+        Ok(Self { lab, claim, volume, watch, marked: false, snapshot_taken: false, explained: Vec::new() })
     }
 
     /// Deletes what it made; what went wrong stays to be looked at.
@@ -107,6 +109,7 @@ impl<'a> Stage<'a> {
         }
         self.watch.begin();
         let before = self.watch.look(Baseline::of);
+        let log_from = self.lab.log_len();
         for step in scenario.steps {
             self.step(*step, say).await?;
         }
@@ -114,14 +117,26 @@ impl<'a> Stage<'a> {
         outcome.name.clone_into(&mut verdict.outcome);
         say(&format!("ended: {}", outcome.name));
         self.explained.extend(self.explain(&format!("it ended: {}", outcome.name)).await);
-        let (events, log) = (self.lab.events(&self.volume).await?, self.lab.logged(&self.volume));
-        verdict.problems.extend(check::untold(outcome, &events, &log));
+        verdict.problems.extend(self.told(log_from).await?.differs(self.lab, outcome));
         for step in scenario.mend {
             self.step(*step, say).await?;
         }
         self.complete(scenario.end).await?;
+        let kept = |seen: &Seen| check::kept(seen, &before, outcome, false).is_ok().then_some(());
+        let what = format!("engine and replicas are those of {:?} in the end", outcome.name);
+        self.until(&what, kept).await?;
         self.serves_again(guest.as_ref()).await?;
-        self.check_mark().await
+        if !self.told(log_from).await?.is_recovery_told(outcome) {
+            verdict.problems.push("nobody was told that the volume is healthy again".to_owned());
+        }
+        self.check_mark().await?;
+        self.check_snapshot().await
+    }
+
+    /// What was told of the volume; logged, from there on.
+    async fn told(&self, log_from: Option<u64>) -> Result<Told> {
+        let log = log_from.map(|from| self.lab.logged(&self.volume, from)).transpose()?;
+        Ok(Told { events: self.lab.events(&self.volume).await?, log })
     }
 
     /// The volume is where it belongs, with all replicas.
@@ -228,6 +243,9 @@ impl<'a> Stage<'a> {
             Step::AwaitDown(host) => format!("{} is seen to be down", node(host)),
             Step::Up(host) => format!("switch {} on", node(host)),
             Step::WriteOnTarget => format!("write on {}", node(Host::N)),
+            Step::Snapshot => "take a snapshot".to_owned(),
+            Step::CrashControllers => "kill the controllers".to_owned(),
+            Step::AwaitConfirming => "the confirmation has begun".to_owned(),
             Step::Pause(_) | Step::AwaitConfirmed | Step::AwaitRolledBack => String::new(),
         }
     }
@@ -272,6 +290,17 @@ impl<'a> Stage<'a> {
             Step::AwaitDown(host) => self.seen_down(host).await,
             Step::Up(host) => lab.up(host),
             Step::WriteOnTarget => self.write_on_target().await,
+            Step::Snapshot => {
+                lab.snapshot(&self.snapshot_name(), &self.volume).await?;
+                self.snapshot_taken = true;
+                Ok(())
+            }
+            Step::CrashControllers => lab.kill_controller(),
+            Step::AwaitConfirming => {
+                let node = lab.node(Host::N);
+                let begun = |seen: &Seen| (seen.volume.as_ref()?.spec.node_id == node).then_some(());
+                self.until("the confirmation begins", begun).await
+            }
         }
     }
 
@@ -287,6 +316,25 @@ impl<'a> Stage<'a> {
         until(&what, async || Ok(self.lab.published(&name).await?.0.then_some(()))).await
     }
 
+    fn snapshot_name(&self) -> String {
+        format!("{}-before", self.claim)
+    }
+
+    /// A snapshot that was taken before is one of the engine that counts now, and can be used.
+    async fn check_snapshot(&self) -> Result<()> {
+        if !self.snapshot_taken {
+            return Ok(());
+        }
+        let name = self.snapshot_name();
+        let what = format!("the engine of the volume has snapshot {name}");
+        self.until(&what, |seen| {
+            let mut engines = seen.engines.values().filter(|engine| engine.spec.active);
+            engines.any(|engine| engine.status.snapshots.contains_key(&name)).then_some(())
+        })
+        .await?;
+        self.lab.snapshot(&name, &self.volume).await
+    }
+
     /// Both engines are there, both nodes are told, Kubernetes is told.
     pub(super) async fn ready(&self) -> Result<()> {
         let (old, new) = (self.lab.node(Host::O), self.lab.node(Host::N));
@@ -300,8 +348,15 @@ impl<'a> Stage<'a> {
                 engines.any(|engine| engine.is_available_on(node) && !engine.status.endpoint.is_empty())
             };
             let twins = seen.replicas.values().filter(|r| !r.spec.active && r.spec.failed_at.is_empty());
+            let mut told = seen.attachment.as_ref().map(check::wishes)?;
+            told.sort();
+            let mut wanted = vec![
+                (old.to_owned(), true, String::new()),
+                (new.to_owned(), true, "The migrating attachment ticket is satisfied".to_owned()),
+            ];
+            wanted.sort();
             let run = twins.clone().all(|twin| twin.status.current_state == InstanceState::Running);
-            (ids && serves(old) && serves(new) && run && twins.count() > 0).then_some(())
+            (ids && serves(old) && serves(new) && run && twins.count() > 0 && told == wanted).then_some(())
         })
         .await?;
         self.published(2).await

@@ -90,7 +90,7 @@ pub(super) async fn perform(lab: &Lab, seed: u64, say: &dyn Fn(&str)) -> Result<
         verdict.problems.push(format!("{error:#}"));
     }
     if let Some(guest) = guest {
-        let told = tokio::task::spawn_blocking(|| guest.finish()).await?;
+        let told = tokio::task::spawn_blocking(|| guest.finish(false)).await?;
         verdict.guest(&told);
     }
     stage.watch.look(|seen| {
@@ -115,12 +115,16 @@ async fn play(
     stage.serves_again(Some(guest)).await?;
     stage.step(Step::Start, say).await?;
     let mut end = Host::O;
+    let mut crashed = Vec::new();
     for (pause, deed) in deeds {
         tokio::time::sleep(Duration::from_millis(*pause)).await;
         say(&format!("{deed:?}"));
         match *deed {
-            // Its pod may be on its way out already.
-            Deed::Crash(host) => drop(lab.crash(host).await),
+            Deed::Crash(host) => {
+                crashed.extend(lab.manager(host).await?.map(|uid| (host, uid)));
+                // Its pod may be on its way out already.
+                drop(lab.crash(host).await);
+            }
             Deed::Cut(host, millis) => {
                 lab.partition(host, true).await?;
                 tokio::time::sleep(Duration::from_millis(millis)).await;
@@ -141,6 +145,11 @@ async fn play(
             Deed::RollBack => stage.step(Step::RollBack, &|_| ()).await?,
         }
     }
+    // What was crashed a moment ago may still seem to serve, and to be healthy.
+    for (host, uid) in crashed {
+        lab.replaced(host, &uid).await?;
+    }
+    stage.serves_again(Some(guest)).await?;
     stage.complete(end).await?;
     stage.serves_again(Some(guest)).await?;
     stage.check_mark().await

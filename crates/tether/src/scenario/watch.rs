@@ -14,8 +14,10 @@ use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use tether_crd::engine::InstanceState;
 use tether_crd::volume::{Robustness, State};
-use tether_crd::{Engine, NAMESPACE, Replica, Volume, labels};
+use tether_crd::{Engine, NAMESPACE, Replica, Volume, VolumeAttachment, labels};
 use tokio::task::AbortHandle;
+
+use super::guest::Whereabouts;
 
 /// What a watch tells; ends with the last of its copies.
 #[derive(Clone)]
@@ -36,6 +38,8 @@ impl Drop for Tasks {
 #[derive(Default)]
 pub(crate) struct Seen {
     pub(crate) volume: Option<Volume>,
+    /// Its tickets.
+    pub(crate) attachment: Option<VolumeAttachment>,
     pub(crate) engines: BTreeMap<String, Engine>,
     pub(crate) replicas: BTreeMap<String, Replica>,
     /// The node ids and states of the volume, each time that one of them changed.
@@ -86,7 +90,8 @@ impl Watch {
         let own = watcher::Config::default().fields(&format!("metadata.name={volume}"));
         let of_volume = watcher::Config::default().labels(&format!("{}={volume}", labels::VOLUME));
         let tasks = vec![
-            follow(client, own, seen.clone(), Seen::volume),
+            follow(client, own.clone(), seen.clone(), Seen::volume),
+            follow(client, own, seen.clone(), Seen::attachment),
             follow(client, of_volume.clone(), seen.clone(), Seen::engine),
             follow(client, of_volume, seen.clone(), Seen::replica),
         ];
@@ -104,9 +109,11 @@ impl Watch {
         let last = seen.places.pop();
         seen.places = last.into_iter().collect();
     }
+}
 
+impl Whereabouts for Watch {
     /// Where the volume is served: by the engine that counts, if the volume is attached.
-    pub(crate) fn endpoint(&self) -> Option<String> {
+    fn endpoint(&self) -> Option<String> {
         let seen = self.seen.lock();
         let volume = seen.volume.as_ref().filter(|volume| volume.status.state == State::Attached)?;
         let serves = |engine: &&Engine| {
@@ -120,7 +127,7 @@ impl Watch {
     }
 
     /// For how long the volume was attached between two moments.
-    pub(crate) fn attached_between(&self, from: Instant, to: Instant) -> Duration {
+    fn attached_between(&self, from: Instant, to: Instant) -> Duration {
         attached_between(&self.seen.lock().attached, from, to)
     }
 }
@@ -183,6 +190,11 @@ impl Seen {
             self.violations.push("the epoch in the record went back".to_owned());
         }
         self.volume = Some(volume);
+    }
+
+    fn attachment(&mut self, attachment: VolumeAttachment, gone: bool) {
+        self.versions += 1;
+        self.attachment = Some(attachment).filter(|_| !gone);
     }
 
     fn engine(&mut self, engine: Engine, gone: bool) {

@@ -35,6 +35,8 @@ fn a_standby_reads_fresh_data_and_its_first_write_takes_over() {
     reader.write(0, &[99; BYTES]).unwrap();
     assert_eq!(reader.read(0, BYTES as u32).unwrap(), [99; BYTES]);
     assert_eq!((&record(&lab)["epoch"], &record(&lab)["standby"]), (&2.into(), &Value::Null));
+    let told = lab.info("e2")["events"].to_string();
+    assert!(!told.contains("had to be copied"), "the source left nothing to compare: {told}");
     lab.wait("e1", "fencing", |info| info["phase"] == "Fenced");
     let mut other = Client::connect(&lab.socket("e1")).unwrap();
     let held = [

@@ -134,6 +134,26 @@ fn a_standby_reads_through_the_source_and_its_first_write_takes_over() {
     assert!(lab.is_ok(left) && lab.is_ok(write), "the wait falls away");
 }
 
+/// What the logs name has to be compared by the successor, while a client waits.
+#[test]
+fn a_source_that_tidies_up_leaves_its_successor_nothing_to_compare() {
+    for tidy in [false, true] {
+        let mut lab = Lab::serving(2);
+        lab.write(0, 1);
+        lab.write(1024, 1);
+        if tidy {
+            lab.tell(Event::Tidy);
+        }
+        let logged = |lab: &Lab| lab.stores.iter().map(|store| store.durable.log.len()).max();
+        assert_eq!(Some(if tidy { 0 } else { 2 }), logged(&lab));
+        lab.replace_engine(2);
+        lab.tell(Event::Start { older_stopped: true });
+        assert_eq!(Phase::Serving, lab.engine.phase());
+        let compared = lab.notices.iter().any(|notice| matches!(notice, Notice::Equalised { .. }));
+        assert_eq!(compared, !tidy, "{:?}", lab.notices);
+    }
+}
+
 #[test]
 fn a_standby_that_was_rolled_back_is_not_promoted() {
     let mut lab = Lab::serving(2);

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::nbd::{self, Client, Failure};
-use super::watch::Watch;
 
 const BLOCK_BYTES: usize = 4096;
 /// Blocks are spread over the volume, so that they lie in different regions of the activity log.
@@ -19,6 +18,9 @@ const BLOCKS: u64 = 64;
 const WORKERS: u64 = 2;
 /// Between two looks for where the volume is.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// Until the last check of all blocks must be done.
+const LAST_CHECK: Duration = Duration::from_secs(30);
 
 /// What is known of one block.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,8 +33,16 @@ struct Block {
     made: u64,
 }
 
+/// Where a guest finds its volume.
+pub(crate) trait Whereabouts: Send + Sync + 'static {
+    /// Where it is served now; none: nowhere.
+    fn endpoint(&self) -> Option<String>;
+    /// For how long it was attached between two moments.
+    fn attached_between(&self, from: Instant, to: Instant) -> Duration;
+}
+
 struct Shared {
-    watch: Watch,
+    volume: Box<dyn Whereabouts>,
     stop: AtomicBool,
     acknowledged: AtomicU64,
     blocks: Vec<Mutex<Block>>,
@@ -58,10 +68,10 @@ pub(crate) struct Guest {
 }
 
 impl Guest {
-    /// Starts to use the volume that `watch` sees.
-    pub(crate) fn start(watch: Watch) -> Self {
+    /// Starts to use a volume.
+    pub(crate) fn start(volume: impl Whereabouts) -> Self {
         let shared = Arc::new(Shared {
-            watch,
+            volume: Box::new(volume),
             stop: AtomicBool::new(false),
             acknowledged: AtomicU64::new(0),
             blocks: (0..BLOCKS).map(|_| Mutex::default()).collect(),
@@ -78,15 +88,22 @@ impl Guest {
         self.shared.acknowledged.load(Ordering::Relaxed)
     }
 
-    /// Lets the workers finish, reads everything once more, and tells.
-    pub(crate) fn finish(self) -> Told {
+    /// What has gone wrong so far.
+    #[cfg(test)]
+    fn violations(&self) -> Vec<String> {
+        self.shared.told.lock().violations.clone()
+    }
+
+    /// Lets the workers finish, reads everything once more, and tells. With `plant`, one byte is made wrong before that.
+    pub(crate) fn finish(self, plant: bool) -> Told {
         self.shared.stop.store(true, Ordering::Relaxed);
         for worker in self.workers {
             if worker.join().is_err() {
                 self.shared.told.lock().violations.push("a worker of the guest panicked".to_owned());
             }
         }
-        if let Err(why) = self.shared.verify() {
+        let planted = if plant { self.shared.plant() } else { Ok(()) };
+        if let Err(why) = planted.and_then(|()| self.shared.verify()) {
             self.shared.told.lock().violations.push(why);
         }
         let mut told = self.shared.told.lock().clone();
@@ -118,19 +135,37 @@ impl Shared {
         self.told.lock().violations.push(format!("block {block}: {why}"));
     }
 
+    /// Connects to where the volume is now.
+    fn connect(&self) -> Result<Client, String> {
+        let endpoint =
+            self.volume.endpoint().ok_or("the volume is served nowhere, so that nothing could be checked")?;
+        let (address, name) = nbd::parse(&endpoint).ok_or_else(|| format!("{endpoint}: not an NBD endpoint"))?;
+        Client::connect(address, &name).map_err(|error| format!("{endpoint} cannot be reached: {error}"))
+    }
+
     /// Reads every block where the volume is now.
     fn verify(&self) -> Result<(), String> {
-        let endpoint = self.watch.endpoint().ok_or("the volume is served nowhere, so that nothing could be checked")?;
-        let (address, name) = nbd::parse(&endpoint).ok_or_else(|| format!("{endpoint}: not an NBD endpoint"))?;
-        let failed = |error: &dyn std::fmt::Display| format!("the last check at {endpoint} failed: {error}");
-        let mut client = Client::connect(address, &name).map_err(|error| failed(&error))?;
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let mut client = self.connect()?;
+        let deadline = Instant::now() + LAST_CHECK;
         for block in 0..BLOCKS {
             let offset = Self::offset(client.size, block);
             let read = client.read(offset, BLOCK_BYTES, &|| Instant::now() > deadline);
-            self.judge(block, &read.map_err(|error| failed(&error))?);
+            self.judge(block, &read.map_err(|error| format!("block {block} could not be read in the end: {error}"))?);
         }
         Ok(())
+    }
+
+    /// Makes one byte of a block wrong, behind the workers' back.
+    fn plant(&self) -> Result<(), String> {
+        let mut client = self.connect()?;
+        let deadline = Instant::now() + LAST_CHECK;
+        let over = || Instant::now() > deadline;
+        let mut change = || {
+            let mut data = client.read(0, BLOCK_BYTES, &over)?;
+            data[BLOCK_BYTES / 2] ^= 1;
+            client.write(0, &data, &over)
+        };
+        change().map_err(|error: Failure| format!("the wrong byte could not be planted: {error}"))
     }
 }
 
@@ -156,7 +191,7 @@ impl Worker {
 
     fn run(mut self) {
         while !self.is_over() {
-            let endpoint = self.shared.watch.endpoint();
+            let endpoint = self.shared.volume.endpoint();
             let client = endpoint.as_ref().and_then(|endpoint| {
                 let (address, name) = nbd::parse(endpoint)?;
                 Client::connect(address, &name).ok()
@@ -174,7 +209,7 @@ impl Worker {
         let shared = self.shared.clone();
         // A request is waited for as long as the volume may still answer it there.
         let abandon =
-            || shared.stop.load(Ordering::Relaxed) || shared.watch.endpoint().is_some_and(|now| now != endpoint);
+            || shared.stop.load(Ordering::Relaxed) || shared.volume.endpoint().is_some_and(|now| now != endpoint);
         while !self.is_over() {
             let block = self.next() % (BLOCKS / WORKERS) * WORKERS + self.number;
             let offset = Shared::offset(client.size, block);
@@ -192,7 +227,7 @@ impl Worker {
 
     fn answered(&mut self) {
         let now = Instant::now();
-        let stall = self.shared.watch.attached_between(self.last, now);
+        let stall = self.shared.volume.attached_between(self.last, now);
         self.last = now;
         self.shared.acknowledged.fetch_add(1, Ordering::Relaxed);
         let mut told = self.shared.told.lock();
@@ -235,16 +270,4 @@ fn version(block: u64, data: &[u8]) -> Option<u64> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn versions_are_told_apart() {
-        assert_eq!(version(3, &content(3, 7)), Some(7));
-        assert_eq!(version(3, &[0; BLOCK_BYTES]), Some(0));
-        assert_eq!(version(4, &content(3, 7)), None);
-        let mut torn = content(3, 7);
-        torn[2048..].copy_from_slice(&content(3, 8)[2048..]);
-        assert_eq!(version(3, &torn), None);
-    }
-}
+mod tests;

@@ -1,6 +1,6 @@
 //! The engines of this node.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,6 +46,8 @@ pub(super) struct Engines {
     cache: Arc<Cache<Engine>>,
     /// When engines were started that have yet to serve.
     starting: Mutex<BTreeMap<String, Timestamp>>,
+    /// Where the replicas of engines were when they were started here.
+    started_with: Mutex<BTreeMap<String, BTreeSet<String>>>,
     /// Held to read while an engine is started, to write while the device of one is removed that is not to run here.
     devices: tokio::sync::RwLock<()>,
     /// The standby that each engine took out of the record last.
@@ -67,10 +69,19 @@ impl Engines {
         snapshots: Arc<Cache<Snapshot>>,
         queue: Arc<Queue<String>>,
     ) -> Arc<Self> {
-        let (starting, dismissed, lists, copies) =
-            (Mutex::default(), Mutex::default(), Lists::default(), Copies::default());
-        let devices = tokio::sync::RwLock::default();
-        Arc::new(Self { shared, cache, starting, devices, dismissed, snapshots, lists, replicas, copies, queue })
+        Arc::new(Self {
+            shared,
+            cache,
+            starting: Mutex::default(),
+            started_with: Mutex::default(),
+            devices: tokio::sync::RwLock::default(),
+            dismissed: Mutex::default(),
+            snapshots,
+            lists: Lists::default(),
+            replicas,
+            copies: Copies::default(),
+            queue,
+        })
     }
 
     /// Whether something was done that has to be looked at.
@@ -199,6 +210,8 @@ impl Engines {
         let _devices = self.devices.read().await;
         let started = self.shared.link.instances()?.start_engine(request).await;
         let started = started.map_err(|status| refused("start the engine", &status))?;
+        let places = spec.replica_address_map.values().cloned().collect();
+        self.started_with.lock().insert(name(engine).to_owned(), places);
         self.shared.view.lock().started(started.into_inner());
         Ok(())
     }
@@ -210,6 +223,7 @@ impl Engines {
         stopped.map_err(|status| refused("stop the engine", &status))?;
         self.shared.view.lock().stopped(engine);
         self.starting.lock().remove(engine);
+        self.started_with.lock().remove(engine);
         Ok(())
     }
 
@@ -291,6 +305,7 @@ impl Reconcile for Engines {
             let start_error = self.shared.start_errors.lock().get(key).cloned();
             let stop_error = self.shared.stop_errors.lock().get(key).cloned();
             let dismissed = self.dismissed.lock().get(key).cloned();
+            let started_with = self.started_with.lock().get(key).cloned();
             let now = Timestamp::now();
             if process.as_ref().is_some_and(|found| found.process.state == ProcessState::Starting) {
                 // Also one that stood by and takes over by itself.
@@ -320,6 +335,7 @@ impl Reconcile for Engines {
                 snapshots: handed.iter().map(AsRef::as_ref).collect(),
                 copy,
                 dismissed: dismissed.as_deref(),
+                started_with: started_with.as_ref(),
             };
             let plan = decide_engine(&observed, now);
             log(Self::NAME, &plan);

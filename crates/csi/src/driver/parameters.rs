@@ -21,6 +21,9 @@ const SMALLEST: i64 = 10 << 20;
 /// What mkfs.xfs refuses to make smaller.
 const SMALLEST_XFS: i64 = 300 << 20;
 
+/// What may be asked of a volume that exists; fields of the specification have the same names.
+const MUTABLE: [&str; 3] = ["numberOfReplicas", "dataLocality", "replicaAutoBalance"];
+
 /// A parameter that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParameterError {
@@ -28,6 +31,8 @@ pub enum ParameterError {
     Unusable { name: &'static str, value: String, why: String },
     #[error("size {0} is too large")]
     TooLarge(i64),
+    #[error("parameter {0} cannot be changed; those that can are {can}", can = MUTABLE.join(", "))]
+    Fixed(String),
     #[error("an xfs file system needs at least {SMALLEST_XFS} bytes")]
     TooSmallForXfs,
 }
@@ -139,6 +144,19 @@ pub(super) fn spec(
     })
 }
 
+/// What changes in the specification of a volume that is given these parameters.
+pub(super) fn changes(parameters: &HashMap<String, String>) -> Result<serde_json::Value, ParameterError> {
+    if let Some(name) = parameters.keys().find(|name| !MUTABLE.contains(&name.as_str())) {
+        return Err(ParameterError::Fixed(name.clone()));
+    }
+    let asked = spec(parameters, SMALLEST, AccessMode::default(), "")?;
+    let mut changes = serde_json::to_value(asked).expect("a specification must be JSON");
+    if let Some(fields) = changes.as_object_mut() {
+        fields.retain(|name, _| parameters.get(name).is_some_and(|value| !value.is_empty()));
+    }
+    Ok(changes)
+}
+
 fn parse<T: FromStr<Err: std::fmt::Display>>(
     parameters: &HashMap<String, String>,
     name: &'static str,
@@ -151,6 +169,21 @@ fn parse<T: FromStr<Err: std::fmt::Display>>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_may_be_changed_is_checked_and_nothing_else_is_touched() {
+        let changes = |pairs: &[(&str, &str)]| {
+            changes(&pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
+        };
+        let asked = changes(&[("numberOfReplicas", "2"), ("dataLocality", "best-effort")]).unwrap();
+        assert_eq!(asked, serde_json::json!({ "numberOfReplicas": 2, "dataLocality": "best-effort" }));
+        assert_eq!(changes(&[]).unwrap(), serde_json::json!({}));
+        let refused = |pairs| changes(pairs).unwrap_err().to_string();
+        assert!(refused(&[("numberOfReplicas", "0")]).contains("between 1 and 20"));
+        assert!(
+            refused(&[("migratable", "true")]).starts_with("parameter migratable cannot be changed; those that can")
+        );
+    }
 
     #[test]
     fn ids_fit_and_stay_apart() {

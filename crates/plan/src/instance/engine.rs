@@ -80,6 +80,8 @@ pub struct EngineObserved<'a> {
     pub copy: Option<CloneProgress>,
     /// The standby that it took out of the record last.
     pub dismissed: Option<&'a str>,
+    /// Where its replicas were when it was started; none: somebody else started it.
+    pub started_with: Option<&'a BTreeSet<String>>,
 }
 
 /// What is to be done.
@@ -209,6 +211,11 @@ fn follow(plan: &mut Plan<EngineChange>, observed: &EngineObserved<'_>, wanted: 
             let change = EngineChange::Stop { keep_device: observed.is_asked_for };
             plan.acts(PROCESS, subject(engine), Reason::EngineStopping, "It is not to run.", change);
         }
+        (true, Some(found)) if is_lost(observed, found) => {
+            let words = "It was to stop and to start again meanwhile: its replicas are elsewhere now.";
+            let change = EngineChange::Stop { keep_device: true };
+            plan.acts(PROCESS, subject(engine), Reason::ContentDiffers, words, change);
+        }
         (true, Some(found)) if matches!(found.process.state, ProcessState::Starting | ProcessState::Running) => {
             if found.is_standby && engine.spec.active {
                 let words = "The migration was confirmed.";
@@ -222,6 +229,15 @@ fn follow(plan: &mut Plan<EngineChange>, observed: &EngineObserved<'_>, wanted: 
         }
         _ => plan.rests(PROCESS, subject(engine), Reason::UpToDate, "Nothing is to be started or stopped."),
     }
+}
+
+/// Whether it looks for replicas where none of them is any more. Replicas that ended while an engine was being started, and
+/// were started again, listen somewhere else; one that serves is told so, one that has yet to find them cannot be.
+fn is_lost(observed: &EngineObserved<'_>, found: &EngineProcess) -> bool {
+    let wanted = &observed.engine.spec.replica_address_map;
+    let is_starting = found.process.state == ProcessState::Starting && !found.is_standby && found.members.is_empty();
+    let is_elsewhere = |places: &BTreeSet<String>| !wanted.values().any(|address| places.contains(address));
+    is_starting && !wanted.is_empty() && observed.started_with.is_some_and(is_elsewhere)
 }
 
 /// An engine that stood by, and that nobody stops where it is, cannot take over any more.
@@ -449,6 +465,7 @@ mod tests {
 
     fn step(engine: &mut Engine, manager: Manager, process: Option<&EngineProcess>) -> Vec<String> {
         let is_asked_for = engine.spec.volume_name == "asked-for";
+        let started_with = BTreeSet::from(["a:1", "b:1"].map(str::to_owned));
         let observed = EngineObserved {
             engine,
             manager,
@@ -462,6 +479,7 @@ mod tests {
             snapshots: Vec::new(),
             copy: None,
             dismissed: None,
+            started_with: Some(&started_with),
         };
         let plan = decide_engine(&observed, Timestamp::UNIX_EPOCH);
         let mut told = Vec::new();
@@ -556,6 +574,20 @@ mod tests {
         assert_eq!(told(&engine), (condition::FALSE.to_owned(), "no free loop device".to_owned()));
         step(&mut engine, Manager::Known, Some(&serving(vec![member("m1", "a:1", true, true)])));
         assert_eq!(told(&engine), (condition::TRUE.to_owned(), String::new()));
+    }
+
+    #[test]
+    fn an_engine_whose_replicas_were_all_started_anew_while_it_looked_for_them_is_started_anew() {
+        let mut engine = engine();
+        engine.spec.desire_state = InstanceState::Running;
+        let mut looking = serving(Vec::new());
+        looking.process.state = ProcessState::Starting;
+        assert_eq!(step(&mut engine, Manager::Known, Some(&looking)), Vec::<String>::new());
+        engine.spec.replica_address_map.insert("r1".into(), "a:2".into());
+        assert_eq!(step(&mut engine, Manager::Known, Some(&looking)), Vec::<String>::new(), "it finds the other one");
+        engine.spec.replica_address_map.insert("r2".into(), "b:2".into());
+        assert_eq!(step(&mut engine, Manager::Known, Some(&looking)), ["Stop { keep_device: true }"]);
+        assert_eq!(step(&mut engine, Manager::Known, None), ["Start { standby: false }"]);
     }
 
     #[test]

@@ -41,7 +41,11 @@ pub(super) async fn create(driver: &Inner, request: CreateVolumeRequest) -> Resu
         Some(AccessType::Mount(mount)) if !is_block(capability) => Some(mount.fs_type.as_str()),
         _ => None,
     });
-    let mut spec = parameters::spec(&request.parameters, size, mode, fs_type.unwrap_or_default()).map_err(unusable)?;
+    // What a VolumeAttributesClass says counts more than what the StorageClass does.
+    parameters::changes(&request.mutable_parameters).map_err(unusable)?;
+    let mut asked = request.parameters.clone();
+    asked.extend(request.mutable_parameters);
+    let mut spec = parameters::spec(&asked, size, mode, fs_type.unwrap_or_default()).map_err(unusable)?;
     if spec.number_of_replicas == 0 {
         spec.number_of_replicas = default_replicas(&driver.view.setting(settings::DEFAULT_REPLICA_COUNT));
     }

@@ -3,6 +3,7 @@
 mod create;
 mod expand;
 mod list;
+mod modify;
 mod publish;
 mod snapshot;
 
@@ -16,16 +17,17 @@ use crate::proto::controller_service_capability::{self, Rpc as Held};
 use crate::proto::{
     ControllerExpandVolumeRequest, ControllerExpandVolumeResponse, ControllerGetCapabilitiesRequest,
     ControllerGetCapabilitiesResponse, ControllerGetVolumeRequest, ControllerGetVolumeResponse,
-    ControllerPublishVolumeRequest, ControllerPublishVolumeResponse, ControllerServiceCapability,
-    ControllerUnpublishVolumeRequest, ControllerUnpublishVolumeResponse, CreateSnapshotRequest, CreateSnapshotResponse,
-    CreateVolumeRequest, CreateVolumeResponse, DeleteSnapshotRequest, DeleteSnapshotResponse, DeleteVolumeRequest,
-    DeleteVolumeResponse, GetCapacityRequest, GetCapacityResponse, GetSnapshotRequest, GetSnapshotResponse,
-    ListSnapshotsRequest, ListSnapshotsResponse, ListVolumesRequest, ListVolumesResponse,
-    ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse,
+    ControllerModifyVolumeRequest, ControllerModifyVolumeResponse, ControllerPublishVolumeRequest,
+    ControllerPublishVolumeResponse, ControllerServiceCapability, ControllerUnpublishVolumeRequest,
+    ControllerUnpublishVolumeResponse, CreateSnapshotRequest, CreateSnapshotResponse, CreateVolumeRequest,
+    CreateVolumeResponse, DeleteSnapshotRequest, DeleteSnapshotResponse, DeleteVolumeRequest, DeleteVolumeResponse,
+    GetCapacityRequest, GetCapacityResponse, GetSnapshotRequest, GetSnapshotResponse, ListSnapshotsRequest,
+    ListSnapshotsResponse, ListVolumesRequest, ListVolumesResponse, ValidateVolumeCapabilitiesRequest,
+    ValidateVolumeCapabilitiesResponse,
 };
 
 /// What can be asked for.
-const CAPABILITIES: [Rpc; 13] = [
+const CAPABILITIES: [Rpc; 14] = [
     Rpc::CreateDeleteVolume,
     Rpc::PublishUnpublishVolume,
     Rpc::ExpandVolume,
@@ -39,6 +41,7 @@ const CAPABILITIES: [Rpc; 13] = [
     Rpc::ListSnapshots,
     Rpc::GetSnapshot,
     Rpc::CloneVolume,
+    Rpc::ModifyVolume,
 ];
 
 #[tonic::async_trait]
@@ -112,6 +115,14 @@ impl Controller for Driver {
         request: Request<ControllerGetVolumeRequest>,
     ) -> Result<Response<ControllerGetVolumeResponse>, Status> {
         list::get(&self.0, &request.into_inner().volume_id).await.map(Response::new)
+    }
+
+    async fn controller_modify_volume(
+        &self,
+        request: Request<ControllerModifyVolumeRequest>,
+    ) -> Result<Response<ControllerModifyVolumeResponse>, Status> {
+        modify::modify(&self.0, &request.into_inner()).await?;
+        Ok(Response::new(ControllerModifyVolumeResponse {}))
     }
 
     async fn get_capacity(

@@ -85,6 +85,8 @@ struct Entry {
 #[derive(Debug, Default)]
 pub struct Oracle {
     sectors: BTreeMap<u64, Vec<Entry>>,
+    /// When all in-sync hosts last lost power.
+    lost: u64,
 }
 
 /// A read that no history explains.
@@ -151,6 +153,11 @@ impl Oracle {
                 seen.join(", ")
             )));
         }
+        if begun <= self.lost {
+            // The answer may be older than the loss, and says nothing about what is left.
+            return Ok(());
+        }
+        let entries = self.sector(sector);
         let one = entries.iter().filter(|entry| entry.value == value && entry.gone > begun).count() == 1;
         for entry in entries.iter_mut() {
             if entry.value != value && entry.bound <= begun {
@@ -172,6 +179,7 @@ impl Oracle {
 
     /// Every host of the in-sync set lost power: what was not flushed may be old or new, sector by sector.
     pub fn power_lost(&mut self, now: u64) {
+        self.lost = now;
         for entry in self.sectors.values_mut().flatten().filter(|entry| entry.buried > now) {
             entry.gone = NEVER;
             entry.shaky |= entry.bound == NEVER;
@@ -249,6 +257,15 @@ mod tests {
         assert!(oracle.read(0, Value::Data(1), 130, 140).is_err());
         assert!(oracle.read(0, Value::Data(2), 130, 140).is_ok());
         assert!(oracle.read(0, Value::Data(3), 150, 160).is_err(), "it is decided once");
+    }
+
+    #[test]
+    fn a_read_that_was_under_way_when_all_was_lost_decides_nothing() {
+        let mut oracle = history(&[(1, 10, 20), (2, 30, 40)]);
+        oracle.power_lost(100);
+        assert!(oracle.read(0, Value::Data(2), 90, 110).is_ok());
+        assert!(oracle.read(0, Value::Data(1), 130, 140).is_ok(), "the second one was not flushed");
+        assert!(oracle.read(0, Value::Data(2), 150, 160).is_err());
     }
 
     #[test]

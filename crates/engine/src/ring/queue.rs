@@ -8,7 +8,7 @@ use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{IoUring, squeue};
 
 use super::clock;
-use super::patience::Patience;
+use super::patience::{CROWDED, Patience};
 
 /// Entries submitted at once; a turn that makes more submits in between.
 const SUBMISSION_ENTRIES: u32 = 512;
@@ -192,10 +192,15 @@ impl Queue {
             if !self.ring.completion().is_empty() {
                 return Ok(true);
             }
-            if Instant::now() >= end {
+            let now = Instant::now();
+            if now >= end {
                 return Ok(false);
             }
             std::thread::yield_now();
+            if now.elapsed() > CROWDED {
+                self.patience.crowded();
+                return Ok(false);
+            }
             if self.ring.submission().taskrun() {
                 self.take_in(0)?;
             }

@@ -121,6 +121,15 @@ pub enum EngineChange {
 
 /// Decides about one engine.
 pub fn decide_engine(observed: &EngineObserved<'_>, now: Timestamp) -> Plan<EngineChange> {
+    let mut plan = decide(observed, now);
+    if observed.stop_error.is_some() {
+        // Why it does not end is told before that is tried once more.
+        plan.changes.sort_by_key(|change| matches!(change, EngineChange::Stop { .. }));
+    }
+    plan
+}
+
+fn decide(observed: &EngineObserved<'_>, now: Timestamp) -> Plan<EngineChange> {
     let engine = observed.engine;
     let mut plan = Plan::default();
     let wanted = engine.spec.desire_state == InstanceState::Running && !is_deleting(engine);
@@ -160,10 +169,6 @@ pub fn decide_engine(observed: &EngineObserved<'_>, now: Timestamp) -> Plan<Engi
         plan.rests(STATUS, subject(engine), Reason::EngineStarting, "It will serve in a moment.");
     } else {
         tell(&mut plan, observed, status);
-    }
-    if observed.stop_error.is_some() {
-        // Why it does not end is told before that is tried once more.
-        plan.changes.sort_by_key(|change| matches!(change, EngineChange::Stop { .. }));
     }
     plan
 }

@@ -48,6 +48,10 @@ fn step(engine: &mut Engine, manager: Manager, process: Option<&EngineProcess>) 
         dismissed: None,
     };
     let plan = decide_engine(&observed, Timestamp::UNIX_EPOCH);
+    if observed.stop_error.is_some() {
+        let last = plan.changes.last();
+        assert!(matches!(last, Some(EngineChange::Stop { .. })), "what fails comes last: {last:?}");
+    }
     let mut told = Vec::new();
     for change in plan.changes {
         match change {

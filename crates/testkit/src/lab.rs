@@ -38,7 +38,12 @@ pub struct Lab {
 impl Lab {
     /// Starts a cluster and waits until its nodes can take volumes.
     pub fn new(binary: &str) -> Self {
-        let cluster = Cluster::builder(binary).nodes(NODES.len() as u16).start();
+        Self::with(binary, &[])
+    }
+
+    /// The same, with further arguments of `tether up`.
+    pub fn with(binary: &str, args: &[&str]) -> Self {
+        let cluster = Cluster::builder(binary).nodes(NODES.len() as u16).args(args).start();
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.expect("a runtime must be had");
         let client = runtime.block_on(cluster.client());
@@ -96,12 +101,22 @@ impl Lab {
             let kind = K::plural(&()).into_owned();
             let found = self.kubectl(&["get", &kind, name, "-o", "yaml"]);
             let why = self.cluster.tether(&["explain", "volume", name]);
+            let selector = format!("longhornvolume={name}");
+            let parts = self.kubectl(&["get", "lhe,lhr", "-l", &selector, "-o", "yaml"]);
             let words = |output: &Output| {
                 String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
             };
-            panic!("{kind} {name} did not become what is wanted: {}\n{}", words(&found), words(&why))
+            let (found, why, parts) = (words(&found), words(&why), words(&parts));
+            panic!("{kind} {name} did not become what is wanted: {found}\n{why}\n{parts}\n{}", self.pod_logs())
         };
         found.expect("the API server must answer")
+    }
+
+    /// The ends of the logs of all containers, which are those of instance managers for the most part.
+    fn pod_logs(&self) -> String {
+        let script = "for log in nodes/*/pods/*/containers/*/*/log; do echo \"--- $log\"; tail -n 60 \"$log\"; done";
+        let output = Command::new("sh").args(["-c", script]).current_dir(self.cluster.dir()).output();
+        output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
     }
 
     /// An object as it is.

@@ -7,12 +7,13 @@ use std::path::Path;
 use std::process::Command;
 
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::runtime::conditions::is_deleted;
 use serde_json::json;
 use tether_crd::volume::{Robustness, State};
 use tether_crd::{Replica, Volume, VolumeAttachment};
 use tether_testkit::Lab;
 use tether_testkit::cluster::eventually;
-use tether_testkit::lab::{NODES, has_kubectl, manager, ticket};
+use tether_testkit::lab::{NODES, has_devices, has_kubectl, manager, ticket};
 
 #[test]
 fn a_cluster_can_be_watched_understood_and_drained() {
@@ -27,6 +28,34 @@ fn a_cluster_can_be_watched_understood_and_drained() {
     explanations(&lab);
     lab.detach("v1");
     drain(&lab);
+}
+
+/// A volume that is deleted while somebody has it mounted says so, and goes when it is let go.
+#[test]
+fn a_volume_that_is_deleted_while_it_is_mounted_says_so_and_goes_later() {
+    if !has_kubectl() || !has_devices() {
+        eprintln!(
+            "a_volume_that_is_deleted_while_it_is_mounted_says_so_and_goes_later: SKIPPED, it needs kubectl and devices"
+        );
+        return;
+    }
+    let lab = Lab::new(env!("CARGO_BIN_EXE_tether"));
+    lab.create("v1", 2);
+    let uid = lab.attach("v1", "node-1").metadata.uid.unwrap();
+    let mount = lab.cluster.dir().join("mount");
+    fs::create_dir(&mount).unwrap();
+    let mount = mount.display();
+    lab.must("node-1", &format!("mkfs.ext4 -q /dev/longhorn/v1; mount /dev/longhorn/v1 {mount}"));
+    lab.must_kubectl(&["delete", "lhv", "v1", "--wait=false"]);
+    eventually("the reason is told", || {
+        let explained = lab.cluster.tether(&["explain", "volume", "v1"]);
+        let events = lab.must_kubectl(&["get", "events", "-o", "jsonpath={.items[*].note} {.items[*].message}"]);
+        let is_told = String::from_utf8_lossy(&explained.stdout).contains("/dev/longhorn/v1 is in use");
+        (is_told && events.contains("volume v1 cannot be deleted yet")).then_some(())
+    });
+    lab.must("node-1", &format!("echo still there > {mount}/file; sync; umount {mount}"));
+    lab.wait::<Volume>("v1", is_deleted(&uid));
+    assert!(!lab.on("node-1", "test -e /dev/longhorn/v1").status.success(), "its device is gone");
 }
 
 /// Everything that an alert asks for is there, for those who may read it.

@@ -13,7 +13,7 @@ use tether_crd::volume::{Robustness, State};
 use tether_crd::{InstanceManager, Node, Replica, Volume};
 use tether_testkit::Lab;
 use tether_testkit::cluster::eventually;
-use tether_testkit::lab::manager as manager_of;
+use tether_testkit::lab::{NODES, manager as manager_of};
 
 fn lab() -> Lab {
     Lab::new(env!("CARGO_BIN_EXE_tether"))
@@ -154,4 +154,23 @@ fn killing_the_agent_stops_nothing() {
     assert_eq!(volume.status.record.unwrap(), before, "the same process still holds the volume");
     lab.detach("v1");
     assert!(!lab.on("node-1", "test -e /dev/longhorn/v1").status.success());
+}
+
+/// With a grace of ten minutes no node counts as down here.
+#[test]
+fn a_replica_on_a_node_that_stands_still_does_not_keep_a_volume_where_it_is() {
+    let lab = Lab::with(env!("CARGO_BIN_EXE_tether"), &["--node-grace", "10m"]);
+    lab.create("v1", 2);
+    let replicas = lab.runtime.block_on(lab.api::<Replica>().list(&ListParams::default())).unwrap();
+    let with_replica = |node: &&str| replicas.items.iter().any(|replica| replica.spec.node_id == **node);
+    let (with, without): (Vec<_>, Vec<_>) = NODES.into_iter().partition(with_replica);
+    let (here, frozen, there) = (with[0], with[1], without[0]);
+    lab.attach("v1", here);
+    let fault = |fault: &str| assert!(lab.cluster.tether(&["fault", fault, frozen]).status.success());
+    fault("partition");
+    lab.ticket("v1", Some(there));
+    lab.until_attached("v1", there);
+    assert!(lab.get::<Node>(frozen).is_ready(), "nobody has noticed yet");
+    fault("heal");
+    lab.until_healthy("v1", there);
 }

@@ -278,17 +278,20 @@ mod tests {
         let volume = Name::new("v1").unwrap();
         std::fs::create_dir(place.directory(&volume)).unwrap();
         let listener = UnixListener::bind(place.socket(&volume)).unwrap();
+        let (heard, is_heard) = std::sync::mpsc::channel();
         let holder = thread::spawn(move || {
             let (stream, _) = listener.accept().unwrap();
             let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
             assert!(lines.next().unwrap().unwrap().starts_with("hello"));
             (&stream).write_all(b"holder 1 7\n").unwrap();
             assert!(lines.next().unwrap().unwrap().starts_with("attach"));
+            heard.send(()).unwrap();
             assert!(lines.next().is_none(), "the engine is gone");
         });
         let mut link = Link::find(&place, &volume).unwrap().unwrap();
         let handle = link.handle().unwrap();
         let waiting = thread::spawn(move || link.attach(Shape { block: 512, read_only: false }));
+        is_heard.recv().unwrap();
         handle.hang_up();
         assert!(matches!(waiting.join().unwrap(), Err(CallError::Gone(_))));
         holder.join().unwrap();

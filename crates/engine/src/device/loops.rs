@@ -1,6 +1,7 @@
 //! Loop devices: which are bound and to what, binding one with direct I/O, letting it go.
 
 use std::fs::{File, OpenOptions};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
@@ -8,11 +9,15 @@ use std::path::PathBuf;
 
 use super::sys;
 
-/// Gives out free loop devices.
+/// Makes and removes loop devices.
 pub const CONTROL: &str = "/dev/loop-control";
 /// The major number of loop devices.
 pub const MAJOR: u32 = 7;
-/// Somebody may take the free device before us; this often in a row would be no accident.
+/// Numbers of our own are from here on. Whoever asks the kernel for any free device gets the lowest, and waits for everybody
+/// else who is just binding that one; if whatever that is to be bound to hangs, for as long.
+const FIRST_NUMBER: u32 = 1 << 12;
+const NUMBERS: u64 = 1 << 16;
+/// A number may be taken; this often in a row would be no accident.
 const MAX_RACES: u32 = 32;
 
 /// How the path of a file reads that is mounted nowhere.
@@ -31,8 +36,8 @@ const DIRECT_IO: u32 = 16;
 pub enum BindError {
     #[error("cannot open {CONTROL}: {0}")]
     Control(#[source] io::Error),
-    #[error("no free loop device: {0}")]
-    Free(#[source] io::Error),
+    #[error("cannot make a loop device: {0}")]
+    Make(#[source] io::Error),
     #[error("cannot open /dev/loop{number}: {source}")]
     Open { number: u32, source: io::Error },
     #[error("cannot bind /dev/loop{number}: {source}")]
@@ -72,19 +77,53 @@ impl Loop {
         Ok(text.trim().to_owned())
     }
 
-    /// Binds a free device to a file, for direct I/O only.
+    /// Binds a device of our own to a file, for direct I/O only.
     pub fn bind(binding: &Binding<'_>) -> Result<Self, BindError> {
-        let control = OpenOptions::new().read(true).write(true).open(CONTROL).map_err(BindError::Control)?;
+        let control = control().map_err(BindError::Control)?;
         let mut races = 0;
         loop {
-            let number = sys::loop_free(control.as_fd()).map_err(BindError::Free)?;
-            let device = Self(number);
-            let file = device.open().map_err(|source| BindError::Open { number, source })?;
-            match sys::loop_configure(file.as_fd(), &config(binding)) {
+            let device = Self::make(&control).map_err(BindError::Make)?;
+            match device.configure(binding) {
                 Ok(()) => return device.checked(),
-                Err(error) if error.kind() == io::ErrorKind::ResourceBusy && races < MAX_RACES => races += 1,
-                Err(source) => return Err(BindError::Configure { number, source }),
+                // Somebody looked for any free device and found this one.
+                Err(BindError::Configure { source, .. })
+                    if source.kind() == io::ErrorKind::ResourceBusy && races < MAX_RACES =>
+                {
+                    races += 1;
+                }
+                Err(error) => {
+                    device.unmake(&control);
+                    return Err(error);
+                }
             }
+        }
+    }
+
+    fn make(control: &File) -> io::Result<Self> {
+        let mut last = io::ErrorKind::AlreadyExists.into();
+        for _ in 0..MAX_RACES {
+            let number = FIRST_NUMBER + u32::try_from(random() % NUMBERS).unwrap_or_default();
+            match sys::loop_add(control.as_fd(), number) {
+                Ok(()) => return Ok(Self(number)),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => last = error,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(last)
+    }
+
+    fn configure(self, binding: &Binding<'_>) -> Result<(), BindError> {
+        let number = self.0;
+        let file = self.open().map_err(|source| BindError::Open { number, source })?;
+        sys::loop_configure(file.as_fd(), &config(binding)).map_err(|source| BindError::Configure { number, source })
+    }
+
+    /// If somebody has it open, it stays: bound to nothing, and free for whoever wants one.
+    fn unmake(self, control: &File) {
+        if self.0 >= FIRST_NUMBER
+            && let Err(error) = sys::loop_remove(control.as_fd(), self.0)
+        {
+            tracing::debug!(number = self.0, %error, "the loop device stays");
         }
     }
 
@@ -126,7 +165,9 @@ impl Loop {
 
     /// Lets it go: at once, or when the last who has it open closes it.
     pub fn clear(self) -> io::Result<()> {
-        sys::loop_clear(self.open()?.as_fd())
+        sys::loop_clear(self.open()?.as_fd())?;
+        self.unmake(&control()?);
+        Ok(())
     }
 
     /// Looks at the size of the file again.
@@ -154,6 +195,15 @@ impl Loop {
         all.sort_unstable();
         Ok(all)
     }
+}
+
+fn control() -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).open(CONTROL)
+}
+
+/// Differs from process to process and from call to call; nothing depends on how random it is.
+fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
 }
 
 fn config(binding: &Binding<'_>) -> [u8; sys::LOOP_CONFIG_BYTES] {

@@ -15,7 +15,8 @@ const LOOP_CLR_FD: libc::c_ulong = 0x4c01;
 const LOOP_GET_STATUS64: libc::c_ulong = 0x4c05;
 const LOOP_SET_CAPACITY: libc::c_ulong = 0x4c07;
 const LOOP_CONFIGURE: libc::c_ulong = 0x4c0a;
-const LOOP_CTL_GET_FREE: libc::c_ulong = 0x4c82;
+const LOOP_CTL_ADD: libc::c_ulong = 0x4c80;
+const LOOP_CTL_REMOVE: libc::c_ulong = 0x4c81;
 /// Throws away what the kernel has cached of a block device.
 const BLKFLSBUF: libc::c_ulong = 0x1261;
 
@@ -28,9 +29,16 @@ fn plain(fd: BorrowedFd<'_>, request: libc::c_ulong) -> io::Result<u32> {
     checked(unsafe { libc::ioctl(fd.as_raw_fd(), request, 0) })
 }
 
-/// The number of a loop device that is free now.
-pub fn loop_free(control: BorrowedFd<'_>) -> io::Result<u32> {
-    plain(control, LOOP_CTL_GET_FREE)
+/// Makes a loop device of this number.
+pub fn loop_add(control: BorrowedFd<'_>, number: u32) -> io::Result<()> {
+    // SAFETY: the argument is a number; the kernel touches none of our memory.
+    checked(unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_ADD, libc::c_ulong::from(number)) }).map(drop)
+}
+
+/// Removes a loop device that nobody has open and that is bound to nothing.
+pub fn loop_remove(control: BorrowedFd<'_>, number: u32) -> io::Result<()> {
+    // SAFETY: the argument is a number; the kernel touches none of our memory.
+    checked(unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_REMOVE, libc::c_ulong::from(number)) }).map(drop)
 }
 
 pub fn loop_configure(device: BorrowedFd<'_>, config: &[u8; LOOP_CONFIG_BYTES]) -> io::Result<()> {

@@ -51,7 +51,8 @@ impl EngineServer {
     pub(super) fn serve_device(&mut self, id: CommandId, device: DeviceFd, out: &mut Effects<Self>) {
         let size = self.engine.as_ref().map_or(self.settings.size, tether_replication::engine::Engine::size);
         let geometry = Geometry { size, block: BLOCK_BYTES, read_only: false };
-        let fuse = Fuse::new(DEVICE, geometry, device.max_write);
+        let begin = if device.resumed { Fuse::new } else { Fuse::fresh };
+        let fuse = begin(DEVICE, geometry, device.max_write);
         let opened = out.io.open_device(device.fuse);
         if let Some(old) = self.device.replace(Device { id: opened, fuse }) {
             out.io.close_device(old.id);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use tether_engine::device::leftovers::{self, Leftover};
-use tether_engine::device::link::Link;
+use tether_engine::device::link::{Link, Shape};
 use tether_engine::device::loops::Loop;
 use tether_engine::device::place::{Name, Place};
 
@@ -32,6 +32,7 @@ pub const TESTS: &[Test] = &[
     ("device_carries_ext4", ext4),
     ("device_carries_xfs", xfs),
     ("device_in_use_is_not_detached", detach),
+    ("device_whose_engine_ends_while_it_is_bound_is_given_up", unbound),
     ("device_fails_for_good_when_fenced", fenced),
     ("device_survives_kill_9_of_its_engine_under_verified_load", hand_over),
     ("device_survives_engines_that_die_while_they_start", dying_starts),
@@ -260,6 +261,30 @@ fn detach() -> Verdict {
     assert!(Link::find(&fixture.place(), &fixture.name()).expect("no holder").is_none());
     let mut engine = fixture.engine.take().expect("an engine");
     assert!(engine.child.wait().expect("it ends").success());
+    Ok(())
+}
+
+/// The kernel holds a lock while it binds a loop device, and asks the engine for things: a step that waits for an engine
+/// that is gone would keep every other volume of the host from being attached.
+fn unbound() -> Verdict {
+    need_devices()?;
+    let fixture = Fixture::new("unbound");
+    let (place, name) = (fixture.place(), fixture.name());
+    let mut link = Link::open(&place, &name).expect("a holder");
+    let taken = link.take("a", "nobody").expect("nobody has it");
+    let handle = link.handle().expect("a handle");
+    // Nobody serves the device: whatever the step asks of it, it waits for.
+    let binding = std::thread::spawn(move || link.attach(Shape { block: 512, read_only: false }));
+    // Once an order of another was answered, the one before it was taken up.
+    assert!(Link::find(&place, &name).expect("a holder").is_some());
+    drop(taken);
+    handle.hang_up();
+    binding.join().expect("a thread").expect_err("there is no engine");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while Link::find(&place, &name).is_ok_and(|found| found.is_some()) {
+        assert!(Instant::now() < deadline, "the holder waits for an engine that is gone");
+        std::thread::sleep(Duration::from_millis(20));
+    }
     Ok(())
 }
 

@@ -18,15 +18,16 @@ mod engine;
 mod fill;
 mod replica;
 mod snapshots;
+mod told;
 
 use std::collections::BTreeMap;
 
 use tether_crd::engine::InstanceState;
 
-pub(crate) use self::engine::because;
 pub use self::engine::{EngineChange, EngineObserved, EngineProcess, Member, decide_engine};
 pub use self::replica::{ReplicaChange, ReplicaObserved, decide_replica};
 pub use self::snapshots::{SnapshotChange, is_purging};
+pub(crate) use self::told::because;
 
 /// What the agent knows of the instance manager of its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,13 +1,13 @@
 //! A replica's process follows its object.
 
 use jiff::Timestamp;
-use tether_crd::engine::InstanceState;
+use tether_crd::engine::{INSTANCE_CREATION, InstanceState};
 use tether_crd::replica::ReplicaStatus;
 use tether_crd::{FINALIZER, Replica, names};
 use tether_model::reason::Reason;
 use tether_model::report::Rule;
 
-use super::engine::{CREATION_FAILED, tell_creation};
+use super::told::{self, CREATION_FAILED};
 use super::{Manager, Process, ProcessState, observed_state};
 use crate::Plan;
 use crate::object::{Target, has_finalizer, is_deleting, name, subject};
@@ -150,7 +150,7 @@ fn status(observed: &ReplicaObserved<'_>, process: Option<&Process>, wanted: boo
         _ => None,
     };
     let failure = failure.map(|why| (CREATION_FAILED, why));
-    tell_creation(&mut status.conditions, failure, now);
+    told::tell(&mut status.conditions, INSTANCE_CREATION, failure, now);
     status
 }
 

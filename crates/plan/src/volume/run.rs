@@ -305,11 +305,11 @@ fn close(draft: &mut Draft<'_>) {
         draft.rests(CLOSING, Reason::Detached, "Engine and replicas are stopped.");
     } else {
         let words = format!("Replicas are being stopped: {}.", running.join(", "));
-        match stop_patience(draft) {
-            until if draft.status.state == State::Detaching && draft.now < until => {
-                draft.waits(CLOSING, Reason::ReplicasStopping, words, until);
-            }
-            _ => draft.blocked(CLOSING, Reason::ReplicasStopping, words),
+        let until = stop_patience(draft);
+        if draft.status.state == State::Detaching && draft.now < until {
+            draft.waits(CLOSING, Reason::ReplicasStopping, words, until);
+        } else {
+            draft.blocked(CLOSING, Reason::ReplicasStopping, words);
         }
     }
 }

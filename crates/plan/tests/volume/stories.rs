@@ -204,6 +204,27 @@ fn deletion_ends_whatever_runs_and_wherever_nodes_are() {
 }
 
 #[test]
+fn an_engine_that_does_not_end_is_told_of_when_its_volume_is_to_leave_or_to_go() {
+    let removal = tether_crd::engine::INSTANCE_REMOVAL;
+    let held = |world: &mut World| {
+        let conditions = &mut world.engine().status.conditions;
+        tether_crd::condition::set(conditions, removal, "False", "", "/dev/longhorn/v1 is mounted", now());
+    };
+    let says = "It does not end: /dev/longhorn/v1 is mounted.";
+    let mut world = attached();
+    world.volume().spec.node_id.clear();
+    world.step();
+    held(&mut world);
+    world.step();
+    assert!(world.plan().to_string().contains(says), "{}", world.plan());
+    assert!(world.events.iter().any(|event| event.contains("cannot leave node a") && event.contains(says)));
+    world.volume().metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(world.now));
+    world.step();
+    assert!(world.plan().to_string().contains(says), "{}", world.plan());
+    assert!(world.events.iter().any(|event| event.contains("cannot be deleted yet") && event.contains(says)));
+}
+
+#[test]
 fn a_replica_whose_agent_says_nothing_does_not_keep_the_volume_where_it_was() {
     let mut world = attached();
     let silent = world.replicas.iter().find(|(_, replica)| replica.spec.node_id == "b").unwrap().0.clone();

@@ -101,13 +101,23 @@ pub struct Fuse {
     next: u32,
     /// Buffers that the host is not reading into.
     buffers: Vec<BytesMut>,
+    /// The device is new, and nothing was written to it yet.
+    untouched: bool,
 }
 
 impl Fuse {
     /// A machine for a connection that begins or has begun; `max_write` is what its holder says, or
     /// [`MAX_WRITE_BYTES`].
     pub fn new(client: ClientId, geometry: Geometry, max_write: u32) -> Self {
-        Self { client, geometry, max_write, pending: BTreeMap::new(), next: 0, buffers: Vec::new() }
+        Self { client, geometry, max_write, pending: BTreeMap::new(), next: 0, buffers: Vec::new(), untouched: false }
+    }
+
+    /// The same for a device that nobody ever had. Until the first write there is nothing to flush, and the answer to that
+    /// must not wait for the engine to serve: the kernel asks while it binds a loop device, under a lock that everybody
+    /// waits for who looks for a free one. An engine that waits for its replicas would keep all other volumes of the host
+    /// from being attached.
+    pub fn fresh(client: ClientId, geometry: Geometry, max_write: u32) -> Self {
+        Self { untouched: true, ..Self::new(client, geometry, max_write) }
     }
 
     /// A buffer to read one request into; all its spare capacity may be used and is needed.
@@ -157,9 +167,11 @@ impl Fuse {
         let reply = match header.opcode {
             op::FORGET | op::BATCH_FORGET => return,
             _ if header.len as usize != whole => Err(errno::EPROTO),
+            op::FSYNC if self.untouched => Ok(Reply::with(unique, Bytes::new())),
             op::READ | op::WRITE | op::FSYNC | op::FALLOCATE => match self.operation(header.opcode, bytes) {
-                Ok((op, wants)) => {
-                    outcome.requests.push(self.start(unique, op, wants));
+                Ok((operation, wants)) => {
+                    self.untouched &= header.opcode == op::READ;
+                    outcome.requests.push(self.start(unique, operation, wants));
                     return;
                 }
                 Err(error) => Err(error),

@@ -122,6 +122,23 @@ fn blocks_go_through_and_answers_come_back() {
 }
 
 #[test]
+fn a_new_device_has_nothing_to_flush_until_it_is_written_to() {
+    let mut machine = Fuse::fresh(ClientId(9), Geometry { size: SIZE, block: 512, read_only: false }, MAX_WRITE_BYTES);
+    let mut is_answered = |opcode: u32, arguments: &[u8]| {
+        let outcome = ask(&mut machine, &request(opcode, 2, arguments));
+        assert_eq!(outcome.replies.len() + outcome.requests.len(), 1);
+        outcome.replies.first().map(|reply| parsed(reply).0)
+    };
+    assert_eq!(is_answered(op::FSYNC, &[0; 16]), Some(0), "without the engine");
+    assert_eq!(is_answered(op::READ, &io(0, 512, &[])), None);
+    assert_eq!(is_answered(op::FSYNC, &[0; 16]), Some(0), "reading changes nothing");
+    assert_eq!(is_answered(op::WRITE, &io(0, 512, &[1; 512])), None);
+    assert_eq!(is_answered(op::FSYNC, &[0; 16]), None, "the engine has to");
+    let outcome = ask(&mut self::machine(), &request(op::FSYNC, 2, &[0; 16]));
+    assert_eq!(outcome.requests.len(), 1, "what a predecessor wrote is not known");
+}
+
+#[test]
 fn what_is_punched_must_read_as_zeroes() {
     let discard = fallocate::PUNCH_HOLE | fallocate::KEEP_SIZE;
     let zero = fallocate::ZERO_RANGE | fallocate::KEEP_SIZE;

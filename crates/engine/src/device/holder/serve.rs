@@ -218,7 +218,17 @@ impl Holder {
         if self.engine == Some(id) {
             self.engine = None;
             self.state.left();
+            if self.is_binding() {
+                // Nobody has the device yet, and what binds it waits for the engine that is gone, under a lock that
+                // everybody waits for who looks for a free loop device. The next engine gets another device.
+                self.retire(id);
+            }
         }
+    }
+
+    /// Whether a loop device is being bound.
+    fn is_binding(&self) -> bool {
+        self.running.as_ref().is_some_and(|running| matches!(running.step.message, Message::Attach { .. }))
     }
 
     fn answer(&mut self, id: u64, answer: &Answer) {
@@ -233,7 +243,7 @@ impl Holder {
     }
 
     fn understand(&mut self, id: u64, line: &str) {
-        if self.over {
+        if self.over || self.fuse.is_none() {
             // Whoever came too late looks for another holder when this one hangs up.
             return self.drop_connection(id);
         }
@@ -373,6 +383,8 @@ impl Holder {
     /// Gives the device up: with the last descriptor of `/dev/fuse` the kernel fails everything that waits. A step that
     /// runs ends with that; then what is bound is let go.
     fn retire(&mut self, id: u64) {
+        // Whoever comes now starts another holder, and does not wait for this one.
+        self.stop_listening();
         self.fuse = None;
         self.root = None;
         if let Some(engine) = self.engine.filter(|engine| *engine != id) {
@@ -393,13 +405,17 @@ impl Holder {
     fn end(&mut self) {
         self.over = true;
         self.root = None;
+        self.stop_listening();
+        self.fuse = None;
+        self.device = None;
+        self.engine = None;
+    }
+
+    fn stop_listening(&mut self) {
         let path = self.listener.take().and_then(|l| l.local_addr().ok()?.as_pathname().map(Path::to_owned));
         if let Some(path) = path {
             let _ = std::fs::remove_file(path);
         }
-        self.fuse = None;
-        self.device = None;
-        self.engine = None;
     }
 }
 

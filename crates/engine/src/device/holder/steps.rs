@@ -7,7 +7,7 @@
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::fs::{CWD, FileType, Mode};
@@ -111,8 +111,10 @@ fn detach(device: Loop, node: &Path) -> Result<String, StepError> {
     abandon(device, node)
 }
 
-/// Detaches by force: who has it open keeps a device that only fails.
+/// Detaches by force: who has it open keeps a device that only fails. The node may be that of a newer one by now.
 fn abandon(device: Loop, node: &Path) -> Result<String, StepError> {
-    remove(node).map_err(|source| StepError::Node { path: node.display().to_string(), source })?;
+    if std::fs::symlink_metadata(node).is_ok_and(|found| found.rdev() == rustix::fs::makedev(loops::MAJOR, device.0)) {
+        remove(node).map_err(|source| StepError::Node { path: node.display().to_string(), source })?;
+    }
     on_loop(device.0, Loop::clear)
 }

@@ -46,6 +46,7 @@ impl Protocol {
 }
 
 /// Which streams a client wants.
+#[allow(clippy::struct_excessive_bools, reason = "each is a stream that is there or not")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Streams {
     pub stdin: bool,

@@ -20,7 +20,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::Volumes;
 
 /// Between two looks where a claim cannot be watched; a kubelet looks at its pods as often.
-const LOOK_AGAIN: Duration = Duration::from_mins(1);
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
 /// The claims that are followed, by the pod's uid and the claim's namespace and name.
 #[derive(Default)]

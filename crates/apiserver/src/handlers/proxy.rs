@@ -87,9 +87,8 @@ fn hand_over(cx: &Context<'_>, mut answer: Response<Incoming>) -> Result<Respons
     let node = hyper::upgrade::on(&mut answer);
     let shutdown = cx.server.shutdown_token();
     tokio::spawn(async move {
-        match shutdown.run_until_cancelled(copy(client, node)).await {
-            Some(Err(error)) => tracing::debug!(%error, "a connection to a node ended"),
-            Some(Ok(())) | None => {}
+        if let Some(Err(error)) = shutdown.run_until_cancelled(copy(client, node)).await {
+            tracing::debug!(%error, "a connection to a node ended");
         }
         drop(place);
     });

@@ -56,11 +56,6 @@ const EXPLAINED: &[(&str, &str, &str)] = &[
     ),
     ("1.1", "wait until it is ready", "It is confirmed when the attachment to node node-1 goes"),
     ("2.1", "it ended", "detach volume from extra node to resume"),
-    (
-        "3.3",
-        "the volume is degraded",
-        "The migration is confirmed or rolled back; then the replica gets what it missed.",
-    ),
     ("5.1", "it ended", "✗ The engine is to start on node \"node-2\", which is down."),
     ("6.2", "it ended", "✗ Node \"node-1\", where the engine runs, is not heard of."),
     ("7.1", "nothing comes of it", "moves from node node-1 to node node-2 when that is ready"),

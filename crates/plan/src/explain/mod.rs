@@ -396,8 +396,11 @@ fn redundancy(look: &Look<'_>) -> Option<Link> {
     let good = recorded.or_else(|| writable.max()).unwrap_or(0);
     let wanted = look.observed.volume.spec.number_of_replicas;
     let words = format!("{good} of {wanted} replicas hold every write.");
-    // The record may be newer than what was concluded from it.
-    if status.robustness == Robustness::Healthy || good as u64 >= u64::try_from(wanted).unwrap_or(0) {
+    // The record may be newer than what was concluded from it; a replica that died may still be in it for a moment.
+    let enough = i64::try_from(good).is_ok_and(|good| good >= wanted);
+    let all_run =
+        || look.replicas().all(|r| r.spec.failed_at.is_empty() && r.status.current_state == InstanceState::Running);
+    if status.robustness == Robustness::Healthy || (enough && all_run()) {
         return Some(Link::met(words));
     }
     let rules = ["replica-replenish", "replica-reuse", "replica-placement", "replica-health"];

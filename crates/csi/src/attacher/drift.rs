@@ -61,7 +61,7 @@ impl Attacher {
             let node = self.nodes.get("", &attachment.node);
             let attachment = VolumeAttachment::from(&*attachment);
             let observed =
-                Observed { attachment: &attachment, volume: volume.as_ref(), node: node.as_deref(), again: false };
+                Observed { attachment: &attachment, volume: volume.as_deref(), node: node.as_deref(), again: false };
             if disagrees(&self.driver, &observed, published) == Some(true) {
                 tracing::warn!(attachment = name, "the driver lists something else than the attachment says");
                 self.again.lock().insert(name);

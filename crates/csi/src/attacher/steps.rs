@@ -64,8 +64,9 @@ impl Attacher {
         let Some(kept) = self.written.newest(name, || self.attachments.get("", name)) else { return Ok(()) };
         let volume = self.volume_of(&kept);
         let node = self.nodes.get("", &kept.node);
-        let attachment = VolumeAttachment::from(&*kept);
-        let observed = Observed { attachment: &attachment, volume: volume.as_ref(), node: node.as_deref(), again };
+        // Whole objects are large: as a part of this future they would be there for every worker, whatever it does.
+        let attachment = Box::new(VolumeAttachment::from(&*kept));
+        let observed = Observed { attachment: &attachment, volume: volume.as_deref(), node: node.as_deref(), again };
         let plan = decide(&self.driver, &observed);
         log(NAME, &plan);
         let kind = tether_plan::attacher::lane(&self.driver, &attachment, again).unwrap_or(Kind::Attach);
@@ -86,7 +87,7 @@ impl Attacher {
     /// Lets a deleted volume go once nothing is attached any more.
     pub(super) async fn volume(&self, name: &str) -> Result<(), Failed> {
         let Some(volume) = self.volumes.get("", name) else { return Ok(()) };
-        let volume = PersistentVolume::from(&*volume);
+        let volume = Box::new(PersistentVolume::from(&*volume));
         let plan = decide_volume(&self.driver, &volume, self.attachments.find(&by_volume(name)).len());
         log(NAME, &plan);
         if plan.changes.is_empty() {
@@ -94,15 +95,16 @@ impl Attacher {
         }
         let api: Api<PersistentVolume> = Api::all(self.client.clone());
         let finalizer = finalizer(&self.driver.name);
-        let done = precisely(&api, &volume, |meta, _| remove_finalizer(meta, &finalizer)).await;
+        let done = precisely(&api, &*volume, |meta, _| remove_finalizer(meta, &finalizer)).await;
         done.map(drop).map_err(|error| {
             tracing::warn!(volume = name, %error, "the volume could not be let go");
             Failed
         })
     }
 
-    pub(super) fn volume_of(&self, attachment: &Attachment) -> Option<PersistentVolume> {
-        Some((&*self.volumes.get("", attachment.volume.as_deref()?)?).into())
+    pub(super) fn volume_of(&self, attachment: &Attachment) -> Option<Box<PersistentVolume>> {
+        let kept = self.volumes.get("", attachment.volume.as_deref()?)?;
+        Some(Box::new((&*kept).into()))
     }
 }
 
@@ -110,8 +112,8 @@ impl Attacher {
 struct Work<'a> {
     attacher: &'a Attacher,
     /// As it was last written.
-    attachment: VolumeAttachment,
-    volume: Option<PersistentVolume>,
+    attachment: Box<VolumeAttachment>,
+    volume: Option<Box<PersistentVolume>>,
     secrets: HashMap<String, String>,
 }
 
@@ -139,7 +141,7 @@ impl Work<'_> {
         let Some(volume) = &self.volume else { return Ok(()) };
         let api: Api<PersistentVolume> = Api::all(self.attacher.client.clone());
         let finalizer = finalizer(&self.attacher.driver.name);
-        let done = precisely(&api, volume, |meta, _| add_finalizer(meta, &finalizer)).await;
+        let done = precisely(&api, &**volume, |meta, _| add_finalizer(meta, &finalizer)).await;
         done.map(drop).map_err(|error| StepError::Protect(Box::new(error)))
     }
 
@@ -150,7 +152,7 @@ impl Work<'_> {
 
     async fn mark(&mut self, node_id: &str) -> Result<(), StepError> {
         let finalizer = finalizer(&self.attacher.driver.name);
-        let done = precisely(&self.attachments(), &self.attachment, |_, va| mark(va, &finalizer, node_id)).await;
+        let done = precisely(&self.attachments(), &*self.attachment, |_, va| mark(va, &finalizer, node_id)).await;
         if let Some(written) = done.map_err(|error| StepError::Mark(Box::new(error)))? {
             self.wrote(written);
         }
@@ -188,7 +190,7 @@ impl Work<'_> {
         answer.await.map_err(|status| StepError::Call(Box::new(status)))?;
         let finalizer = finalizer(&self.attacher.driver.name);
         let api = self.attachments();
-        let removed = precisely(&api, &self.attachment, |meta, _| remove_finalizer(meta, &finalizer)).await;
+        let removed = precisely(&api, &*self.attachment, |meta, _| remove_finalizer(meta, &finalizer)).await;
         match removed {
             Ok(Some(written)) => {
                 // With the last finalizer a deleted object goes: there is no status to write any more.
@@ -221,7 +223,7 @@ impl Work<'_> {
         let attacher = self.attacher;
         let name = written.name_any();
         let kept = Attachment::from(written);
-        self.attachment = (&kept).into();
+        *self.attachment = (&kept).into();
         attacher.written.keep(kept, || attacher.attachments.get("", &name));
     }
 
@@ -261,9 +263,9 @@ async fn precisely<K>(
 where
     K: Resource + Clone + DeserializeOwned + Debug,
 {
-    let mut current: Option<K> = None;
+    let mut current: Option<Box<K>> = None;
     for attempt in 1.. {
-        let object = current.as_ref().unwrap_or(seen);
+        let object = current.as_deref().unwrap_or(seen);
         let Some(patch) = make(object.meta(), object) else { return Ok(None) };
         let patch = serde_json::from_value(patch).map_err(kube::Error::SerdeError)?;
         let patched = api.patch(&object.name_any(), &PatchParams::default(), &Patch::<()>::Json(patch)).await;
@@ -274,7 +276,7 @@ where
                 if live.uid() != seen.uid() {
                     return Err(error);
                 }
-                current = Some(live);
+                current = Some(Box::new(live));
             }
             Err(error) => return Err(error),
         }

@@ -55,7 +55,7 @@ struct Reached {
 }
 
 /// What is seen of the cluster; `None` for what went.
-#[expect(clippy::large_enum_variant, reason = "one at a time, and read at once")]
+#[allow(clippy::large_enum_variant, reason = "one at a time, and read at once")]
 enum Sight {
     Claim(String, Option<PersistentVolumeClaim>),
     Volume(String, Option<PersistentVolume>),
@@ -229,17 +229,20 @@ impl Reached {
     }
 }
 
+/// When a phase ended, and when the one before it had.
+type Ends = fn(&Reached) -> (Option<Duration>, Option<Duration>);
+
 /// How long each phase took, which is since the phase before it, and all of them together.
 fn figures(volume: &'static str, reached: &[Reached]) -> Vec<Figure> {
     let since = |at: Option<Duration>, before: Option<Duration>| Some(at?.saturating_sub(before.unwrap_or_default()));
-    let phases: [(&'static str, fn(&Reached) -> (Option<Duration>, Option<Duration>)); 4] = [
+    let phases: [(&'static str, Ends); 4] = [
         ("bound", |r| (r.bound, None)),
         ("attached", |r| (r.attached, r.bound)),
         ("running", |r| (r.running, r.attached)),
         ("total", |r| (r.running, None)),
     ];
     let phases = phases.into_iter().filter(|(phase, _)| volume == "new" || *phase != "bound");
-    let figure = |(phase, ends): (&'static str, fn(&Reached) -> (Option<Duration>, Option<Duration>))| {
+    let figure = |(phase, ends): (&'static str, Ends)| {
         let mut took: Vec<Duration> = reached.iter().map(ends).filter_map(|(at, before)| since(at, before)).collect();
         took.sort_unstable();
         let at = |percent: usize| {

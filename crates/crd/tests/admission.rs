@@ -265,8 +265,13 @@ fn the_last_good_replica_stays() {
     ];
     let error = delete(&related).expect_err("the only one");
     assert!(error.contains("cannot delete replica v1-r-1: it is the only healthy replica of volume v1"), "{error}");
-    related.replicas.push(replica("v1-r-3", good.clone()));
-    delete(&related).expect_err("a twin is the same copy");
+    let twin = replica("v1-r-3", good.clone());
+    related.replicas.push(twin.clone());
+    delete(&related).expect("its twin of a migration keeps the copy");
+    let leaving = json!({"metadata": {"deletionTimestamp": "2027-01-15T08:00:00Z"}});
+    let leaving = with(&serde_json::to_value(twin).expect("JSON"), &leaving);
+    related.replicas[2] = serde_json::from_value(leaving).expect("a replica");
+    delete(&related).expect_err("the twin goes as well");
     related.replicas.push(replica("v1-r-4", with(&good, &json!({"dataDirectoryName": "d4"}))));
     delete(&related).expect("another good one is there");
     related.replicas.truncate(1);

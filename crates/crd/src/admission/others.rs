@@ -23,12 +23,8 @@ pub(super) fn engine_count(engine: &Engine, related: &Related) -> Result<(), Ref
 pub(super) fn last_replica(replica: &Replica, related: &Related) -> Result<(), Refusal> {
     let Some(volume) = &related.volume else { return Ok(()) };
     let spared = volume.metadata.deletion_timestamp.is_some() || !replica.is_healthy();
-    let same_directory = |other: &Replica| {
-        other.spec.data_directory_name == replica.spec.data_directory_name && other.spec.disk_id == replica.spec.disk_id
-    };
-    // A migration's twin is the same copy.
-    let another =
-        |other: &Replica| other.metadata.name != replica.metadata.name && other.is_healthy() && !same_directory(other);
+    // A migration's twin is the same copy, which stays as long as one object stands for it.
+    let another = |other: &Replica| other.metadata.name != replica.metadata.name && other.is_healthy();
     if spared || related.replicas.iter().any(another) {
         return Ok(());
     }

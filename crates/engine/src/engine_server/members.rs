@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use bytes::BytesMut;
 use tether_replication::engine::Event as EngineEvent;
 use tether_replication::ids::{MAX_MEMBERS, MemberId, Session, Slot};
-use tether_replication::wire::{Message, Request};
+use tether_replication::wire::{Message, ReplyBody, Request};
 
 use super::settings::Settings;
 use super::{EngineServer, Sockets};
@@ -205,7 +205,13 @@ impl EngineServer {
             };
             let slot = *slot;
             match framing.next(inbox) {
-                Ok(Some(Message::Reply(reply))) => self.apply(EngineEvent::Reply { slot, reply }, now),
+                Ok(Some(Message::Reply(reply))) => {
+                    // A replica that is back is news, also if it never left the record.
+                    if matches!(reply.body, ReplyBody::Opened { .. }) {
+                        self.watchers.change();
+                    }
+                    self.apply(EngineEvent::Reply { slot, reply }, now);
+                }
                 Ok(Some(Message::Request(_))) => {
                     return self.distrust(conn, "the replica sent a request", now, out);
                 }

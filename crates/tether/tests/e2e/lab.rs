@@ -98,10 +98,10 @@ impl Lab {
     /// Waits until a field of an object is so.
     pub(crate) fn until_field(&self, object: &str, path: &str, wanted: &str) {
         let what = format!("{path} of {object} is {wanted:?}");
-        let deadline = Instant::now() + LIMIT;
+        let deadline = Instant::now() + limit();
         while self.field(object, path) != wanted {
             let whole = || self.kubectl(&["get", object, "-o", "yaml"], None);
-            assert!(Instant::now() < deadline, "not within {LIMIT:?}: {what}; it is\n{}", whole());
+            assert!(Instant::now() < deadline, "not within {:?}: {what}; it is\n{}", limit(), whole());
             std::thread::sleep(Duration::from_millis(100));
         }
     }

@@ -84,7 +84,8 @@ pub fn decide(driver: &str, observed: &Observed<'_>, now: Timestamp) -> Plan<Cha
     plan
 }
 
-/// Content, class and volume all name the driver; the first of them that is there counts.
+/// Content, class and volume all name the driver; the first of them that is there counts. If none is left of one that is
+/// being deleted, there is nothing that any driver could still have to do.
 fn is_ours(driver: &str, observed: &Observed<'_>) -> bool {
     if let Some(content) = observed.content {
         return content.spec.driver == driver;
@@ -94,7 +95,8 @@ fn is_ours(driver: &str, observed: &Observed<'_>) -> bool {
     {
         return class.driver == driver;
     }
-    handle(driver, observed).is_some()
+    let is_of_none = observed.claim.is_none() || observed.volume.is_none();
+    handle(driver, observed).is_some() || (is_of_none && is_deleting(observed.snapshot))
 }
 
 /// The driver's id of the claim's volume.

@@ -237,6 +237,11 @@ fn a_deleted_snapshot_goes_after_its_content_or_leaves_it_behind() {
     assert!(finalizers.is_empty());
     let changes = World::new(wish(deleted())).plan().changes;
     assert!(matches!(changes[..], [Change::SetFinalizers { .. }]), "its content is gone: {changes:?}");
+    // Of a content that somebody had made, or of a claim that is gone: no driver is named any more.
+    let mut bare = World::new(wish(merged(deleted(), json!({"spec": {"volumeSnapshotClassName": null}}))));
+    (bare.claim, bare.volume) = (None, None);
+    let changes = bare.plan().changes;
+    assert!(matches!(changes[..], [Change::SetFinalizers { .. }]), "nothing else is left: {changes:?}");
     let mut source = World::with(wish(deleted()), held(ready()));
     source.is_source = true;
     assert_eq!(source.plan().changes, [], "a volume is being made from it");

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Followers wait for room in a short queue, and ask their instance for its state only after the last one was taken:
-//! so a slow watcher costs nothing and skips states, but always gets the last one.
+//! so a slow watcher costs nothing and skips states, but always gets the last one: how an instance ended is told before
+//! its removal.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -43,15 +44,27 @@ pub(super) async fn watch(registry: Arc<Registry>, watcher: mpsc::Sender<Told>) 
     let (told, mut news) = mpsc::channel(QUEUE);
     let mut known: BTreeMap<String, Uuid> = BTreeMap::new();
     let mut followers = JoinSet::new();
+    // Followers that have said everything: it is in the queue.
+    let mut silent: BTreeSet<Uuid> = BTreeSet::new();
     // Instances of the beginning that were not told yet; None once `listed` was said.
     let mut missing: Option<BTreeSet<Uuid>> = Some(registry.list().iter().map(|(_, entry)| entry.uid).collect());
     loop {
         changes.borrow_and_update();
         let present = registry.list();
-        let gone: Vec<_> =
-            known.keys().filter(|name| present.iter().all(|(present, _)| present != *name)).cloned().collect();
-        for name in gone {
-            if let (Some(uid), Some(missing)) = (known.remove(&name), &mut missing) {
+        silent.retain(|uid| known.values().any(|known| known == uid));
+        let is_gone = |name: &str| present.iter().all(|(present, _)| present != name);
+        let gone = known.iter().filter(|(name, uid)| is_gone(name) && silent.contains(uid));
+        let gone: Vec<_> = gone.map(|(name, uid)| (name.clone(), *uid)).collect();
+        if !gone.is_empty() {
+            while let Ok(last) = news.try_recv() {
+                if !tell(&watcher, last, &known, &mut missing).await {
+                    return;
+                }
+            }
+        }
+        for (name, uid) in gone {
+            known.remove(&name);
+            if let Some(missing) = &mut missing {
                 missing.remove(&uid);
             }
             if !say(&watcher, watch_event::Event::Removed(name)).await {
@@ -60,7 +73,11 @@ pub(super) async fn watch(registry: Arc<Registry>, watcher: mpsc::Sender<Told>) 
         }
         for (name, entry) in present {
             if known.insert(name.clone(), entry.uid) != Some(entry.uid) {
-                followers.spawn(follow(name, entry, told.clone()));
+                let (uid, following) = (entry.uid, follow(name, entry, told.clone()));
+                followers.spawn(async move {
+                    following.await;
+                    uid
+                });
             }
         }
         if missing.as_ref().is_some_and(BTreeSet::is_empty) {
@@ -71,19 +88,28 @@ pub(super) async fn watch(registry: Arc<Registry>, watcher: mpsc::Sender<Told>) 
         }
         tokio::select! {
             _ = changes.changed() => {}
-            Some(_) = followers.join_next() => {}
-            Some(News { name, uid, instance }) = news.recv() => {
-                // What an earlier run of the name still had to say is of no use.
-                if known.get(&name) == Some(&uid) && !say(&watcher, watch_event::Event::Instance(instance)).await {
+            Some(ended) = followers.join_next() => silent.extend(ended),
+            Some(news) = news.recv() => {
+                if !tell(&watcher, news, &known, &mut missing).await {
                     return;
-                }
-                if let Some(missing) = &mut missing {
-                    missing.remove(&uid);
                 }
             }
             () = watcher.closed() => return,
         }
     }
+}
+
+/// Passes on what a follower said. What an earlier run of the name still had to say is of no use.
+async fn tell(
+    watcher: &mpsc::Sender<Told>,
+    News { name, uid, instance }: News,
+    known: &BTreeMap<String, Uuid>,
+    missing: &mut Option<BTreeSet<Uuid>>,
+) -> bool {
+    if let Some(missing) = missing {
+        missing.remove(&uid);
+    }
+    known.get(&name) != Some(&uid) || say(watcher, watch_event::Event::Instance(instance)).await
 }
 
 async fn say(watcher: &mpsc::Sender<Told>, event: watch_event::Event) -> bool {

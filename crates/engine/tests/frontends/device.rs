@@ -268,22 +268,32 @@ fn detach() -> Verdict {
 /// that is gone would keep every other volume of the host from being attached.
 fn unbound() -> Verdict {
     need_devices()?;
-    let fixture = Fixture::new("unbound");
-    let (place, name) = (fixture.place(), fixture.name());
-    let mut link = Link::open(&place, &name).expect("a holder");
-    let taken = link.take("a", "nobody").expect("nobody has it");
-    let handle = link.handle().expect("a handle");
-    // Nobody serves the device: whatever the step asks of it, it waits for.
-    let binding = std::thread::spawn(move || link.attach(Shape { block: 512, read_only: false }));
-    // Once an order of another was answered, the one before it was taken up.
-    assert!(Link::find(&place, &name).expect("a holder").is_some());
-    drop(taken);
-    handle.hang_up();
-    binding.join().expect("a thread").expect_err("there is no engine");
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while Link::find(&place, &name).is_ok_and(|found| found.is_some()) {
-        assert!(Instant::now() < deadline, "the holder waits for an engine that is gone");
-        std::thread::sleep(Duration::from_millis(20));
+    // The engine ends before it asks for the device, and while that is being bound.
+    for begun in [false, true] {
+        let fixture = Fixture::new("unbound");
+        let (place, name) = (fixture.place(), fixture.name());
+        let mut link = Link::open(&place, &name).expect("a holder");
+        let taken = link.take("a", "nobody").expect("nobody has it");
+        let (handle, holder) = (link.handle().expect("a handle"), link.pid);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        if begun {
+            // Nobody serves the device: whatever the step asks of it, it waits for.
+            let binding = std::thread::spawn(move || link.attach(Shape { block: 512, read_only: false }));
+            let steps = format!("/proc/{holder}/task/{holder}/children");
+            while fs::read_to_string(&steps).is_ok_and(|children| children.is_empty()) {
+                assert!(Instant::now() < deadline, "the step does not begin");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            drop(taken);
+            handle.hang_up();
+            binding.join().expect("a thread").expect_err("there is no engine");
+        } else {
+            drop((taken, link, handle));
+        }
+        while Link::find(&place, &name).is_ok_and(|found| found.is_some()) {
+            assert!(Instant::now() < deadline, "the holder waits for an engine that is gone");
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
     Ok(())
 }

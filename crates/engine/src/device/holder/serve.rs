@@ -218,17 +218,12 @@ impl Holder {
         if self.engine == Some(id) {
             self.engine = None;
             self.state.left();
-            if self.is_binding() {
-                // Nobody has the device yet, and what binds it waits for the engine that is gone, under a lock that
+            if self.device.is_none() {
+                // Nobody has the device yet, and what binds it would wait for the engine that is gone, under a lock that
                 // everybody waits for who looks for a free loop device. The next engine gets another device.
                 self.retire(id);
             }
         }
-    }
-
-    /// Whether a loop device is being bound.
-    fn is_binding(&self) -> bool {
-        self.running.as_ref().is_some_and(|running| matches!(running.step.message, Message::Attach { .. }))
     }
 
     fn answer(&mut self, id: u64, answer: &Answer) {

@@ -149,16 +149,13 @@ fn decide(observed: &EngineObserved<'_>, now: Timestamp) -> Plan<EngineChange> {
         }
     }
     if is_deleting(engine) && has_finalizer(engine, FINALIZER) {
-        match (observed.manager, observed.process) {
-            (Manager::Known | Manager::Down, None) => {
-                let change = EngineChange::RemoveFinalizer { engine: Target::of(engine) };
-                plan.acts(REMOVAL, subject(engine), Reason::BeingDeleted, "Nothing of it is left.", change);
-            }
-            _ => {
-                let words = format!("It has to end first.{}", because(observed.stop_error));
-                plan.blocked(REMOVAL, subject(engine), Reason::EngineStopping, words);
-                tell(&mut plan, observed, keeps(observed, now));
-            }
+        if matches!((observed.manager, observed.process), (Manager::Known | Manager::Down, None)) {
+            let change = EngineChange::RemoveFinalizer { engine: Target::of(engine) };
+            plan.acts(REMOVAL, subject(engine), Reason::BeingDeleted, "Nothing of it is left.", change);
+        } else {
+            let words = format!("It has to end first.{}", because(observed.stop_error));
+            plan.blocked(REMOVAL, subject(engine), Reason::EngineStopping, words);
+            tell(&mut plan, observed, keeps(observed, now));
         }
         return plan;
     }

@@ -89,7 +89,8 @@ struct Place {
 
 impl Place {
     async fn open(&self) -> Result<Where> {
-        let absolute = |dir| std::path::absolute(dir).with_context(|| format!("--data-dir {dir:?}"));
+        let absolute =
+            |dir: &PathBuf| std::path::absolute(dir).with_context(|| format!("--data-dir {}", dir.display()));
         let embedded = self.data_dir.as_ref().map(absolute).transpose()?;
         let embedded = embedded.map(|dir| Marker::open(&dir)).transpose()?;
         let file = self.kubeconfig.clone().or_else(|| embedded.as_ref().map(|(layout, _)| layout.kubeconfig()));

@@ -194,19 +194,16 @@ impl Told {
         let untold = outcome.told.iter().filter(|reason| !self.is_event(reason));
         wrong.extend(untold.map(|reason| format!("the event {reason} was not told")));
         let nodes = |words: &&str| named(words, |host| lab.node(host));
-        match &self.log {
-            Some(log) => {
-                wrong.extend(unsaid_in_order(log, outcome.said.iter().map(nodes)));
-                let unwanted = outcome.unsaid.iter().map(nodes).filter(|words| log.contains(words));
-                wrong.extend(unwanted.map(|words| format!("somebody said {words:?}")));
-            }
-            // Not all words are events; those that are must not be wrong.
-            None => {
-                let notes = |words: &String| self.events.iter().any(|(_, note)| note.contains(words));
-                let unwanted = outcome.unsaid.iter().map(nodes).filter(notes);
-                wrong.extend(unwanted.map(|words| format!("somebody said {words:?}")));
-            }
+        if let Some(log) = &self.log {
+            wrong.extend(unsaid_in_order(log, outcome.said.iter().map(nodes)));
         }
+        // Without a log: not all words are events; those that are must not be wrong.
+        let is_said = |words: &String| match &self.log {
+            Some(log) => log.contains(words),
+            None => self.events.iter().any(|(_, note)| note.contains(words)),
+        };
+        let unwanted = outcome.unsaid.iter().map(nodes).filter(is_said);
+        wrong.extend(unwanted.map(|words| format!("somebody said {words:?}")));
         wrong
     }
 

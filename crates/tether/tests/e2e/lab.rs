@@ -242,7 +242,7 @@ impl Lab {
     /// this cluster offers no way to.
     pub(crate) fn node(&self, what: &str, node: usize) -> bool {
         use rustix::process::Signal;
-        let Some(cluster) = &self.cluster else { return self.control(what, &self.nodes[node]).is_some() };
+        let Some(cluster) = &self.cluster else { return control(what, &self.nodes[node]).is_some() };
         let pid = cluster.pid(&self.nodes[node]).expect("the agent must run");
         let signal = match what {
             "stop" => Signal::STOP,
@@ -254,12 +254,6 @@ impl Lab {
             until("the agent is back", || cluster.pid(&self.nodes[node]).filter(|new| *new != pid));
         }
         true
-    }
-
-    /// What the program for nodes prints; nothing if there is none, or it cannot do that.
-    fn control(&self, what: &str, node: &str) -> Option<String> {
-        let output = Command::new(std::env::var_os(NODE_CONTROL)?).args([what, node]).output().ok()?;
-        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
     /// Checks that nothing is left: no attachment, ticket, volume in use, and no mount where that can be told.
@@ -289,7 +283,7 @@ impl Lab {
                     let output = Command::new("nsenter").args([&holder, "cat", "/proc/self/mountinfo"]).output();
                     String::from_utf8_lossy(&output.unwrap().stdout).into_owned()
                 }
-                None => self.control("mounts", node)?,
+                None => control("mounts", node)?,
             };
             let ours = text
                 .lines()
@@ -307,6 +301,12 @@ pub(crate) fn has_kubectl(test: &str) -> bool {
         eprintln!("{test}: SKIPPED, kubectl is needed");
     }
     found
+}
+
+/// What the program for nodes prints; nothing if there is none, or it cannot do that.
+fn control(what: &str, node: &str) -> Option<String> {
+    let output = Command::new(std::env::var_os(NODE_CONTROL)?).args([what, node]).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// How long anything may take.

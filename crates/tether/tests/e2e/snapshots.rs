@@ -199,7 +199,7 @@ pub(crate) fn what_cannot_be_made(lab: &Lab) {
     let mut smaller = from_snapshot("odd-3");
     smaller["resources"] = json!({"requests": {"storage": "64Mi"}});
     lab.claim("smaller", smaller);
-    lab.event("smaller", "ProvisioningFailed", "smaller");
+    lab.event("smaller", "ProvisioningFailed", "is less than the size of the source snapshot");
     lab.delete_claim("smaller");
     delete_snapshot(lab, "odd-3");
     lab.delete_claim("odd");

@@ -77,8 +77,6 @@ struct Entry {
     bound: u64,
     gone: u64,
     buried: u64,
-    /// It was under way when all in-sync hosts lost power: an acknowledgement may be older than the loss.
-    shaky: bool,
 }
 
 /// The history of all sectors.
@@ -102,22 +100,24 @@ impl fmt::Display for Violation {
 impl Oracle {
     fn sector(&mut self, sector: u64) -> &mut Vec<Entry> {
         self.sectors.entry(sector).or_insert_with(|| {
-            vec![Entry { value: Value::Zero, write: 0, begun: 0, bound: 0, gone: NEVER, buried: NEVER, shaky: false }]
+            vec![Entry { value: Value::Zero, write: 0, begun: 0, bound: 0, gone: NEVER, buried: NEVER }]
         })
     }
 
     /// A write begins.
     pub fn begin(&mut self, sector: u64, write: u64, value: Value, now: u64) {
-        let entry = Entry { value, write, begun: now, bound: NEVER, gone: NEVER, buried: NEVER, shaky: false };
+        let entry = Entry { value, write, begun: now, bound: NEVER, gone: NEVER, buried: NEVER };
         self.sector(sector).push(entry);
     }
 
     /// It was acknowledged; with `durable` it survives any power loss. One that promises no effect (a trim) only
     /// cannot take effect any more.
     pub fn acknowledged(&mut self, sector: u64, write: u64, now: u64, promises: bool, durable: bool) {
+        let lost = self.lost;
         let entries = self.sector(sector);
         let Some(entry) = entries.iter().find(|entry| entry.write == write) else { return };
-        let (begun, promises) = (entry.begun, promises && !entry.shaky);
+        // One that was under way when all was lost: its acknowledgement may be older than the loss.
+        let (begun, promises) = (entry.begun, promises && entry.begun > lost);
         for entry in entries.iter_mut() {
             if entry.write == write {
                 entry.bound = entry.bound.min(now);
@@ -182,7 +182,6 @@ impl Oracle {
         self.lost = now;
         for entry in self.sectors.values_mut().flatten().filter(|entry| entry.buried > now) {
             entry.gone = NEVER;
-            entry.shaky |= entry.bound == NEVER;
         }
     }
 
@@ -266,6 +265,18 @@ mod tests {
         assert!(oracle.read(0, Value::Data(2), 90, 110).is_ok());
         assert!(oracle.read(0, Value::Data(1), 130, 140).is_ok(), "the second one was not flushed");
         assert!(oracle.read(0, Value::Data(2), 150, 160).is_err());
+    }
+
+    #[test]
+    fn a_write_that_was_under_way_when_all_was_lost_promises_nothing_also_if_it_had_been_seen() {
+        let mut oracle = history(&[(1, 10, 20), (2, 30, NEVER)]);
+        assert!(oracle.read(0, Value::Data(2), 50, 60).is_ok());
+        oracle.power_lost(100);
+        oracle.acknowledged(0, 2, 110, true, false);
+        assert!(
+            oracle.read(0, Value::Data(1), 130, 140).is_ok(),
+            "it was acknowledged before the loss, and not flushed"
+        );
     }
 
     #[test]

@@ -27,6 +27,8 @@ const HEALS: Duration = Duration::from_secs(60);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// For so long nothing must come of a migration whose target is not ready.
 const PENDING: Duration = Duration::from_secs(1);
+/// For so long an event may be on its way: it is written after what it tells of.
+const TOLD_WITHIN: Duration = Duration::from_secs(5);
 /// What the write on the target writes, at the end of the volume, where the guest has nothing.
 const MARK: [u8; 4096] = [0xa5; 4096];
 
@@ -117,7 +119,7 @@ impl<'a> Stage<'a> {
         outcome.name.clone_into(&mut verdict.outcome);
         say(&format!("ended: {}", outcome.name));
         self.explained.extend(self.explain(&format!("it ended: {}", outcome.name)).await);
-        verdict.problems.extend(self.told(log_from).await?.differs(self.lab, outcome));
+        verdict.problems.extend(self.untold(log_from, |told| told.differs(self.lab, outcome)).await?);
         for step in scenario.mend {
             self.step(*step, say).await?;
         }
@@ -126,11 +128,24 @@ impl<'a> Stage<'a> {
         let what = format!("engine and replicas are those of {:?} in the end", outcome.name);
         self.until(&what, kept).await?;
         self.serves_again(guest.as_ref()).await?;
-        if !self.told(log_from).await?.is_recovery_told(outcome) {
-            verdict.problems.push("nobody was told that the volume is healthy again".to_owned());
-        }
+        let unhealed = "nobody was told that the volume is healthy again".to_owned();
+        let recovery = |told: &Told| if told.is_recovery_told(outcome) { Vec::new() } else { vec![unhealed.clone()] };
+        verdict.problems.extend(self.untold(log_from, recovery).await?);
         self.check_mark().await?;
         self.check_snapshot().await
+    }
+
+    /// What is wrong with what was told. People are told after something is the case: it is asked again until nothing is
+    /// wrong, for a while.
+    async fn untold(&self, log_from: Option<u64>, wrong: impl Fn(&Told) -> Vec<String>) -> Result<Vec<String>> {
+        let deadline = Instant::now() + TOLD_WITHIN;
+        loop {
+            let found = wrong(&self.told(log_from).await?);
+            if found.is_empty() || Instant::now() > deadline {
+                return Ok(found);
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
     }
 
     /// What was told of the volume; logged, from there on.

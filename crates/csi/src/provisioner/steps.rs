@@ -17,15 +17,14 @@ use tether_plan::provisioner::{
 use tether_plan::resizer::requested;
 use tonic::{Code, Status};
 
-use super::Provisioner;
-use crate::call::{SecretError, call, capability, read_secret, words};
+use super::{NAME, Provisioner};
+use crate::call::{SecretError, capability, read_secret, words};
 use crate::lanes::Failed;
 use crate::proto::volume_content_source::{SnapshotSource, Type as SourceType, VolumeSource};
 use crate::proto::{
     CapacityRange, CreateVolumeRequest, DeleteVolumeRequest, Topology, TopologyRequirement, VolumeContentSource,
 };
 
-const NAME: &str = "csi-provisioner";
 const CREATE: &str = "/csi.v1.Controller/CreateVolume";
 const DELETE: &str = "/csi.v1.Controller/DeleteVolume";
 
@@ -120,10 +119,9 @@ impl Provisioner {
             volume_content_source: asked.origin.as_ref().map(content_source),
             ..Default::default()
         };
-        let mut controller = self.controller.clone();
-        let answer = call(&self.calls, CREATE, self.settings.timeout, request, |request| async move {
-            controller.create_volume(request).await
-        });
+        let answer = self
+            .controller
+            .call(CREATE, request, |mut controller, request| async move { controller.create_volume(request).await });
         let answer = answer.await.map_err(|status| StepError::Call(Box::new(status)))?;
         let Some(volume) = answer.volume else {
             return Err(StepError::Call(Box::new(Status::internal("the driver answered without a volume"))));
@@ -165,8 +163,7 @@ impl Provisioner {
         if let VolumeChange::Delete { handle, secret, .. } = change {
             let request =
                 DeleteVolumeRequest { volume_id: handle, secrets: read_secret(&self.client, secret.as_ref()).await? };
-            let mut controller = self.controller.clone();
-            let answer = call(&self.calls, DELETE, self.settings.timeout, request, |request| async move {
+            let answer = self.controller.call(DELETE, request, |mut controller, request| async move {
                 controller.delete_volume(request).await
             });
             match answer.await {

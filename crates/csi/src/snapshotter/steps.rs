@@ -18,7 +18,7 @@ use tether_plan::volume_snapshot::{BEING_CREATED, BEING_DELETED, CONTENT_FINALIZ
 use tonic::{Code, Status};
 
 use super::{NAME, Snapshotter};
-use crate::call::{call, words};
+use crate::call::words;
 use crate::lanes::Failed;
 use crate::proto::{CreateSnapshotRequest, DeleteSnapshotRequest, ListSnapshotsRequest, Snapshot};
 
@@ -184,8 +184,7 @@ impl Snapshotter {
                 };
                 let mark = |value: Value| json!({ "metadata": { "annotations": { BEING_CREATED: value } } });
                 self.patch(&content, mark(json!("yes"))).await?;
-                let mut controller = self.controller.clone();
-                let answer = call(&self.calls, CREATE, self.settings.timeout, request, |request| async move {
+                let answer = self.controller.call(CREATE, request, |mut controller, request| async move {
                     controller.create_snapshot(request).await
                 });
                 let made =
@@ -205,8 +204,7 @@ impl Snapshotter {
             }
             ContentChange::Delete { content, handle } => {
                 let request = DeleteSnapshotRequest { snapshot_id: handle, secrets: HashMap::new() };
-                let mut controller = self.controller.clone();
-                let answer = call(&self.calls, DELETE, self.settings.timeout, request, |request| async move {
+                let answer = self.controller.call(DELETE, request, |mut controller, request| async move {
                     controller.delete_snapshot(request).await
                 });
                 match answer.await {
@@ -233,10 +231,9 @@ impl Snapshotter {
 
     async fn find(&self, handle: &str) -> Result<Snapshot, StepError> {
         let request = ListSnapshotsRequest { snapshot_id: handle.to_owned(), ..Default::default() };
-        let mut controller = self.controller.clone();
-        let answer = call(&self.calls, LIST, self.settings.timeout, request, |request| async move {
-            controller.list_snapshots(request).await
-        });
+        let answer = self
+            .controller
+            .call(LIST, request, |mut controller, request| async move { controller.list_snapshots(request).await });
         let found = answer.await?.entries.into_iter().find_map(|entry| entry.snapshot);
         Ok(found.ok_or_else(|| Status::not_found(format!("the driver has no snapshot {handle}")))?)
     }

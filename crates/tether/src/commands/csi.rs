@@ -8,7 +8,7 @@ use kube::Client;
 use tether_csi::connect::{Address, Connection, connect};
 use tether_csi::driver::{Driver, Options};
 use tether_csi::metrics::Metrics;
-use tether_csi::{attacher, provisioner, resizer, snapshotter};
+use tether_csi::{attacher, provisioner, resizer, sidecar, snapshotter};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -67,17 +67,17 @@ impl Loop {
                 attacher::run(client, connection, settings, &metrics, stop).await?;
             }
             Self::Provisioner => {
-                let default_fs_type = "ext4".to_owned();
-                let settings =
-                    provisioner::Settings { timeout, default_fs_type, identity, ..provisioner::Settings::default() };
+                let mut settings =
+                    provisioner::Settings { default_fs_type: "ext4".into(), ..provisioner::Settings::default() };
+                settings.common = sidecar::Settings { timeout, identity, ..settings.common };
                 provisioner::run(client, connection, settings, &metrics, stop).await?;
             }
             Self::Resizer => {
-                let settings = resizer::Settings { timeout, identity, ..resizer::Settings::default() };
+                let settings = sidecar::Settings { timeout, identity, ..resizer::defaults() };
                 resizer::run(client, connection, settings, &metrics, stop).await?;
             }
             Self::Snapshotter => {
-                let settings = snapshotter::Settings { timeout, identity, ..snapshotter::Settings::default() };
+                let settings = sidecar::Settings { timeout, identity, ..snapshotter::defaults() };
                 snapshotter::run(client, connection, settings, &metrics, stop).await?;
             }
         }

@@ -32,6 +32,7 @@ pub mod pod_gc;
 pub mod provisioner;
 pub mod resizer;
 pub mod schedule;
+pub mod secret;
 pub mod selector;
 pub mod service_account;
 pub mod snapshot;

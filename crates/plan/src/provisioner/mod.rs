@@ -29,8 +29,6 @@ pub const FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer
 pub const DELETION_SECRET_NAME: &str = "volume.kubernetes.io/provisioner-deletion-secret-name";
 /// The namespace of that.
 pub const DELETION_SECRET_NAMESPACE: &str = "volume.kubernetes.io/provisioner-deletion-secret-namespace";
-/// Parameters of a class that are for the provisioner, not for the driver.
-const PREFIX: &str = "csi.storage.k8s.io/";
 
 /// The driver that volumes are made by.
 #[derive(Clone, Debug, PartialEq, Eq)]

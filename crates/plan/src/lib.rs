@@ -30,6 +30,7 @@ pub mod placement;
 pub mod pod;
 pub mod pod_gc;
 pub mod provisioner;
+pub mod recorder;
 pub mod resizer;
 pub mod schedule;
 pub mod secret;

@@ -1,5 +1,6 @@
 //! The external-provisioner for any CSI driver: makes volumes for claims, and deletes them when their claims are gone.
 
+pub mod capacity;
 mod steps;
 
 use std::sync::Arc;
@@ -13,8 +14,10 @@ use tether_controllers::cache::{Cache, Seen};
 use tether_controllers::publish::Publisher;
 use tether_plan::binding::claim_class;
 use tether_plan::provisioner::Driver;
+use tether_plan::provisioner::capacity::Room;
 use tokio_util::sync::CancellationToken;
 
+use self::capacity::Published;
 use crate::connect::Connection;
 use crate::handshake::About;
 use crate::lanes::{Failed, Lanes, Worker};
@@ -30,12 +33,14 @@ pub struct Settings {
     pub common: sidecar::Settings,
     /// The file system of volumes whose class names none.
     pub default_fs_type: String,
+    /// Publish the driver's capacity for schedulers.
+    pub capacity: Option<capacity::Settings>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         let common = sidecar::Settings::new("external-provisioner", Duration::from_secs(10), 100);
-        Self { common, default_fs_type: String::new() }
+        Self { common, default_fs_type: String::new(), capacity: None }
     }
 }
 
@@ -44,11 +49,14 @@ impl Default for Settings {
 enum Key {
     Claim(String, String),
     Volume(String),
+    Room(Room),
 }
 
 /// Making and deleting do not wait for each other.
 const CLAIMS: usize = 0;
 const VOLUMES: usize = 1;
+const CAPACITY: usize = 2;
+const LANES: usize = 3;
 
 /// What all workers share.
 struct Provisioner {
@@ -63,6 +71,8 @@ struct Provisioner {
     nodes: Arc<Cache<Node>>,
     csi_nodes: Arc<Cache<CSINode>>,
     attachments: Arc<Cache<VolumeAttachment>>,
+    /// None where nobody is to know of the driver's capacity.
+    published: Option<Published>,
     lanes: Arc<Lanes<Key>>,
 }
 
@@ -74,9 +84,10 @@ pub async fn run(
     metrics: &Metrics,
     stop: CancellationToken,
 ) -> Result<(), Ended> {
-    let Settings { common: settings, default_fs_type } = settings;
+    let Settings { common: settings, default_fs_type, capacity } = settings;
     let timeout = settings.timeout;
     let start = async |about: About| {
+        let published = capacity.filter(|_| about.can(Rpc::GetCapacity)).map(Published::new);
         let provisioner = Arc::new(Provisioner {
             controller: Controller::new(&connection, &about.name, metrics, timeout),
             driver: Driver {
@@ -95,10 +106,12 @@ pub async fn run(
             attachments: Cache::indexed(Some(|attachment| {
                 attachment.spec.source.persistent_volume_name.clone().into_iter().collect()
             })),
-            lanes: Arc::new(Lanes::new(2, settings.backoff, settings.clock.clone())),
+            published,
+            lanes: Arc::new(Lanes::new(LANES, settings.backoff, settings.clock.clone())),
             settings,
         });
         provisioner.subscribe();
+        provisioner.subscribe_capacity();
         provisioner.run().await
     };
     sidecar::run(&connection, timeout, &stop, start).await
@@ -119,6 +132,7 @@ impl Worker for Provisioner {
         match key {
             Key::Claim(namespace, name) => self.claim(namespace, name).await,
             Key::Volume(name) => self.volume(name).await,
+            Key::Room(room) => self.room(room).await,
         }
     }
 }
@@ -153,8 +167,14 @@ impl Provisioner {
         tasks.watch(&self.nodes, Api::all(self.client.clone()));
         tasks.watch(&self.csi_nodes, Api::all(self.client.clone()));
         tasks.watch(&self.attachments, Api::all(self.client.clone()));
+        if let Some(published) = &self.published {
+            tasks.watch(&published.objects, published.api(self.client.clone()));
+            tasks.watch(&published.drivers, Api::all(self.client.clone()));
+        }
         tasks.listed().await;
-        tasks.work(&self, 2);
+        tasks.work(&self, LANES);
+        self.begin_capacity();
+        tasks.spawn(self.clone().refresh());
         tasks.join().await
     }
 }

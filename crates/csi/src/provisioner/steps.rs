@@ -3,6 +3,7 @@
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use serde_json::json;
 use tether_controllers::worker::log;
 use tether_crd::volume_snapshot::{VolumeSnapshot, VolumeSnapshotContent};
 use tether_model::reason::Reason;
@@ -39,6 +40,13 @@ enum StepError {
     Save(#[source] Box<kube::Error>),
 }
 
+impl StepError {
+    /// The driver has no room for it.
+    fn is_exhausted(&self) -> bool {
+        matches!(self, Self::Call(status) if status.code() == Code::ResourceExhausted)
+    }
+}
+
 impl Provisioner {
     pub(super) async fn claim(&self, namespace: &str, name: &str) -> Result<(), Failed> {
         let Some(claim) = self.claims.get(namespace, name) else { return Ok(()) };
@@ -61,6 +69,7 @@ impl Provisioner {
                 let note = format!("Successfully provisioned volume {}", asked.name);
                 let event = Event::normal(&*claim, Reason::ProvisioningSucceeded, note);
                 self.events.publish(vec![event]).await;
+                self.used_room(name_of(&*class));
                 Ok(())
             }
             Err(error) => {
@@ -68,6 +77,31 @@ impl Provisioner {
                 let note = format!("failed to provision volume with StorageClass {:?}: {error}", name_of(&*class));
                 let event = Event::warning(&*claim, Reason::ProvisioningFailed, note);
                 self.events.publish(vec![event]).await;
+                if error.is_exhausted() && self.driver.topology && selected.is_some() {
+                    self.used_room(name_of(&*class));
+                    return self.give_back(&claim).await;
+                }
+                Err(Failed)
+            }
+        }
+    }
+
+    /// There is no room where the pod was to run: the scheduler is to choose again, and will tell.
+    async fn give_back(&self, claim: &PersistentVolumeClaim) -> Result<(), Failed> {
+        let api: Api<PersistentVolumeClaim> =
+            Api::namespaced(self.client.clone(), claim.metadata.namespace.as_deref().unwrap_or_default());
+        let body = json!({ "metadata": {
+            "uid": claim.metadata.uid,
+            "resourceVersion": claim.metadata.resource_version,
+            "annotations": { SELECTED_NODE: null },
+        } });
+        match api.patch(name_of(claim), &PatchParams::default(), &Patch::Merge(body)).await {
+            Ok(written) => {
+                self.claims.wrote(written);
+                Ok(())
+            }
+            Err(error) => {
+                tracing::warn!(claim = name_of(claim), %error, "no other node could be asked for, trying again later");
                 Err(Failed)
             }
         }
@@ -176,6 +210,8 @@ impl Provisioner {
                 Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
                 Err(error) => return Err(StepError::Save(Box::new(error))),
             }
+            let class = volume.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref());
+            self.used_room(class.unwrap_or_default());
         }
         let Some(patch) = remove_finalizer(&volume.metadata, FINALIZER) else { return Ok(()) };
         let patch = serde_json::from_value(patch).expect("a patch that was written here must parse");

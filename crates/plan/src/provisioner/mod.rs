@@ -8,6 +8,7 @@
 //! The name of a volume follows from the claim's uid, so that asking twice makes one. Annotations, names and texts are those
 //! of Kubernetes' external-provisioner, which this replaces.
 
+pub mod capacity;
 mod claim;
 mod origin;
 mod volume;

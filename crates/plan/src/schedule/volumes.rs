@@ -99,7 +99,7 @@ impl<'a> Volumes<'a> {
     /// volume that was there before the pod says nothing.
     pub fn chosen_for(&self, pod: &Pod, claims: &Claims<'a>) -> Option<&'a str> {
         let made = |claim: &&PersistentVolumeClaim| {
-            let volume = self.volumes.get(volume_name(*claim))?;
+            let volume = self.volumes.get(volume_name(claim))?;
             let (made, asked) =
                 (volume.metadata.creation_timestamp.as_ref()?, pod.metadata.creation_timestamp.as_ref()?);
             (made.0 >= asked.0).then_some(())

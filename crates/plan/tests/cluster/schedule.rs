@@ -232,8 +232,8 @@ fn a_pod_goes_where_its_volume_was_made_for_although_others_reach_it() {
     data.metadata.annotations.as_mut().unwrap().insert("volume.kubernetes.io/selected-node".into(), "b".into());
     cluster.claims = vec![data];
     cluster.volumes = vec![volume("made", "1Gi", "late")];
-    let made = |seconds: i64| Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(after(seconds)));
-    cluster.volumes[0].metadata.creation_timestamp = made(-5);
+    let made = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(after(-5));
+    cluster.volumes[0].metadata.creation_timestamp = Some(made);
     assert_eq!(cluster.outcome(&pod("db").using("data").created(6)), "on b");
     assert_eq!(cluster.outcome(&pod("db").using("data").created(4)), "on a", "the volume was there before it");
     cluster.nodes[1] = cluster.nodes[1].clone().cordoned();

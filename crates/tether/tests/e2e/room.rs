@@ -27,7 +27,7 @@ pub(crate) fn a_pod_goes_where_there_is_room(lab: &Lab) {
 
     let request = |size: &str| json!({"storageClassName": LATE, "resources": {"requests": {"storage": size}}});
     // The scheduler has to find a node.
-    let anywhere = || json!({"nodeName": null});
+    let anywhere = || json!({"nodeName": ""});
     lab.claim("fits", request("64Mi"));
     lab.pod("fits", 0, "fits", "echo data > /data/file", anywhere());
     lab.succeeds("fits");

@@ -22,6 +22,8 @@ const QUIET: SignedDuration = SignedDuration::from_mins(5);
 const SERIES: SignedDuration = SignedDuration::from_mins(30);
 /// How many events are remembered. Beyond that the oldest are forgotten, which costs no more than a new event object.
 const REMEMBERED: usize = 4_096;
+/// How often those that are forgotten are looked for, at most: a burst would look through all of them with every event.
+const SWEEP: SignedDuration = SignedDuration::from_secs(10);
 /// The API server's limit.
 const LONGEST_NOTE_BYTES: usize = 1_024;
 
@@ -32,8 +34,29 @@ pub struct Publisher {
     clock: Arc<dyn Clock>,
     controller: &'static str,
     instance: Arc<str>,
-    told: Arc<Mutex<HashMap<Told, Last>>>,
+    told: Arc<Mutex<Memory>>,
     names: Arc<Names>,
+}
+
+/// What was told lately.
+#[derive(Default)]
+struct Memory {
+    events: HashMap<Told, Last>,
+    /// When those that may be told again were last thrown out.
+    swept: Option<Timestamp>,
+}
+
+impl Memory {
+    fn remember(&mut self, told: Told, last: Last, now: Timestamp) {
+        let is_due = self.swept.is_none_or(|swept| now >= swept + SWEEP);
+        if self.events.len() >= REMEMBERED && is_due {
+            self.swept = Some(now);
+            self.events.retain(|_, last| now < last.at + QUIET);
+        }
+        if self.events.len() < REMEMBERED || self.events.contains_key(&told) {
+            self.events.insert(told, last);
+        }
+    }
 }
 
 /// Makes the names of events differ, even of those that fall into one tick of a coarse clock.
@@ -87,7 +110,7 @@ impl Publisher {
     async fn publish_one(&self, event: &Event) -> Result<(), kube::Error> {
         let now = self.clock.now();
         let key = key(event);
-        let last = self.told.lock().get(&key).cloned();
+        let last = self.told.lock().events.get(&key).cloned();
         let api: Api<ApiEvent> = Api::namespaced(self.client.clone(), home(&event.about));
         let last = match last {
             Some(last) if now < last.at + QUIET => return Ok(()),
@@ -103,13 +126,7 @@ impl Publisher {
             }
             _ => self.create(&api, event, now).await?,
         };
-        let mut told = self.told.lock();
-        if told.len() >= REMEMBERED {
-            told.retain(|_, last| now < last.at + QUIET);
-        }
-        if told.len() < REMEMBERED {
-            told.insert(key, last);
-        }
+        self.told.lock().remember(key, last, now);
         Ok(())
     }
 
@@ -168,4 +185,29 @@ fn shorten(note: &str) -> String {
         end -= 1;
     }
     note[..end].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(number: usize) -> Told {
+        let (uid, name) = (number.to_string(), format!("v{number}"));
+        Told { uid, namespace: "ns".into(), name, reason: "Attached", note: "attached".into() }
+    }
+
+    #[test]
+    fn what_was_told_lately_is_remembered_up_to_a_bound() {
+        let (start, mut memory) = (Timestamp::UNIX_EPOCH, Memory::default());
+        let last = |at: Timestamp, count: i32| Last { at, event: "e".into(), count };
+        for number in 0..REMEMBERED + 10 {
+            memory.remember(told(number), last(start, 1), start);
+        }
+        assert_eq!(memory.events.len(), REMEMBERED, "nothing may be told again yet");
+        memory.remember(told(1), last(start, 2), start);
+        assert_eq!(memory.events[&told(1)].count, 2, "one that is known is kept up to date all the same");
+        let later = start + QUIET + SWEEP;
+        memory.remember(told(REMEMBERED + 10), last(later, 1), later);
+        assert_eq!(memory.events.len(), 1, "all others may be told again");
+    }
 }

@@ -28,6 +28,7 @@ use tether_model::reason::Reason;
 use tether_model::report::Rule;
 
 use crate::Plan;
+use crate::amount::milli;
 use crate::event::Event;
 use crate::node::{is_ready, is_unschedulable};
 use crate::object::{Target, annotation, is_deleting, name, subject, uid};
@@ -49,6 +50,8 @@ const LAST_PAUSE: SignedDuration = SignedDuration::from_secs(120);
 const FORGIVEN: SignedDuration = SignedDuration::from_secs(10);
 /// Engines flush and release their volumes before they end; then replicas close their directories.
 const GRACE_S: i64 = 20;
+/// The most that the setting may say, as Longhorn's: pods of others want to run as well.
+const GUARANTEED_CPU_MAX: i64 = 40;
 
 /// What is known of the instance manager of one node.
 #[derive(Clone, Debug)]
@@ -60,6 +63,8 @@ pub struct Observed<'a> {
     pub budget: Option<&'a PodDisruptionBudget>,
     /// Why the pod must not be evicted although the node is cordoned; none: it may be.
     pub kept_for: Option<String>,
+    /// Percent of the node's processors that the pod asks for, so that volumes do not wait behind everybody who computes.
+    pub guaranteed_cpu: i64,
 }
 
 /// What is to be done.
@@ -129,7 +134,7 @@ fn pods(plan: &mut Plan<Change>, observed: &Observed<'_>, manager: &InstanceMana
                 let words = format!("The pod failed {failures} times in a row.");
                 plan.waits(POD, subject(manager), Reason::BackOff, words, until);
             } else {
-                let change = Change::CreatePod(Box::new(pod(manager)));
+                let change = Change::CreatePod(Box::new(pod(manager, requested_cpu(observed))));
                 plan.acts(POD, subject(manager), Reason::ObjectMissing, "There is no pod.", change);
             }
         }
@@ -293,12 +298,19 @@ fn owner(kind: &str, name: &str, uid: &str) -> OwnerReference {
     }
 }
 
+/// What a pod that is made now asks for, in thousandths of a processor; Longhorn's share of what the node can give. The pod
+/// keeps what it asked for when it was made: a setting that changes concerns the next one.
+fn requested_cpu(observed: &Observed<'_>) -> i64 {
+    let allocatable = observed.kube.and_then(|node| node.status.as_ref()?.allocatable.as_ref()?.get("cpu"));
+    (milli(allocatable).saturating_mul(observed.guaranteed_cpu.clamp(0, GUARANTEED_CPU_MAX)) + 99) / 100
+}
+
 /// The pod of an instance manager. Where its socket, its disks and its credentials are, its node knows: the agent gives
 /// that to the environment of pods that act on the node.
-fn pod(manager: &InstanceManager) -> Pod {
+fn pod(manager: &InstanceManager, cpu_milli: i64) -> Pod {
     let mut labels = manager.metadata.labels.clone().unwrap_or_default();
     labels.insert(labels::INSTANCE_MANAGER.to_owned(), name(manager).to_owned());
-    let container = json!({
+    let mut container = json!({
         "name": "instance-manager",
         "image": manager.spec.image,
         "command": ["tether", "instance-manager"],
@@ -306,6 +318,9 @@ fn pod(manager: &InstanceManager) -> Pod {
         "env": [{"name": "NODE_ADDRESS", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}}],
         "securityContext": {"privileged": true},
     });
+    if cpu_milli > 0 {
+        container["resources"] = json!({"requests": {"cpu": format!("{cpu_milli}m")}});
+    }
     let spec = json!({
         "nodeName": manager.spec.node_id,
         "hostNetwork": true,
@@ -341,7 +356,7 @@ mod tests {
 
     fn kube(ready: &str, cordoned: bool) -> KubeNode {
         let node = json!({"metadata": {"name": "node-1"}, "spec": {"unschedulable": cordoned},
-            "status": {"conditions": [{"type": "Ready", "status": ready}]}});
+            "status": {"allocatable": {"cpu": "1950m"}, "conditions": [{"type": "Ready", "status": ready}]}});
         serde_json::from_value(node).unwrap()
     }
 
@@ -373,6 +388,7 @@ mod tests {
                     pod: pod.as_ref(),
                     budget: budget.as_ref(),
                     kept_for: self.kept_for.clone(),
+                    guaranteed_cpu: 12,
                 };
                 let plan = decide(&observed, self.now);
                 if plan.changes.is_empty() {
@@ -501,5 +517,31 @@ mod tests {
             (Some("node-1"), Some(true), Some(true))
         );
         assert_eq!(pod.metadata.name, lab.manager.unwrap().metadata.name);
+    }
+
+    #[test]
+    fn the_pod_asks_for_its_share_of_the_node() {
+        let mut lab = Lab::new();
+        lab.settle();
+        let asked = |pod: &Pod| {
+            let resources = pod.spec.as_ref()?.containers[0].resources.clone()?;
+            Some(resources.requests?.get("cpu")?.0.clone())
+        };
+        assert_eq!(asked(lab.pod.as_ref().unwrap()).as_deref(), Some("234m"), "12 percent");
+        let of = |percent: i64, kube: Option<&KubeNode>| {
+            let observed = Observed {
+                node: &lab.node,
+                kube,
+                manager: None,
+                pod: None,
+                budget: None,
+                kept_for: None,
+                guaranteed_cpu: percent,
+            };
+            asked(&pod(lab.manager.as_ref().unwrap(), requested_cpu(&observed)))
+        };
+        assert_eq!(of(0, Some(&lab.kube)), None, "switched off");
+        assert_eq!(of(400, Some(&lab.kube)).as_deref(), Some("780m"), "never more than 40 percent");
+        assert_eq!(of(12, None), None, "nothing is known of the node");
     }
 }

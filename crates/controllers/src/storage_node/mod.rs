@@ -6,6 +6,7 @@ mod observe;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use tether_crd::settings::GUARANTEED_INSTANCE_MANAGER_CPU;
 use tether_crd::{NAMESPACE, labels};
 use tether_plan::object::name;
 use tether_plan::{instance_manager, storage_node};
@@ -92,6 +93,7 @@ impl Reconcile for StorageNodes {
             pod: pod.map(AsRef::as_ref),
             budget: budget.as_deref(),
             kept_for: cordoned.then(|| there.kept_for(&self.context, &settings)).flatten(),
+            guaranteed_cpu: settings.number(GUARANTEED_INSTANCE_MANAGER_CPU),
         };
         let plan = instance_manager::decide(&observed, now);
         log(Self::NAME, &plan);

@@ -124,7 +124,7 @@ impl<M: Machine> Host<M> {
 
     /// Runs until the machine ends.
     pub fn run(&mut self) -> Result<Finish, RingError> {
-        turns::ask_for_short_ones();
+        turns::ask();
         self.listen_for_letters();
         self.tell(Event::Started);
         let mut completions = Vec::new();

@@ -17,11 +17,11 @@ const TICKS_PER_SECOND: f64 = 100.0;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Memory {
-    pub peak_mib: f64,
+    pub peak: f64,
     /// Heap and stacks: nobody else has them.
-    pub own_mib: f64,
+    pub own: f64,
     /// The program, as far as it is mapped: shared with every process that runs it, and given back when memory is short.
-    pub program_mib: f64,
+    pub program: f64,
 }
 
 /// Looks at a process's memory until dropped.
@@ -39,9 +39,9 @@ impl Watched {
             while let Ok(now) = memory(pid) {
                 let most = *seen.lock();
                 *seen.lock() = Memory {
-                    peak_mib: most.peak_mib.max(now.peak_mib),
-                    own_mib: most.own_mib.max(now.own_mib),
-                    program_mib: most.program_mib.max(now.program_mib),
+                    peak: most.peak.max(now.peak),
+                    own: most.own.max(now.own),
+                    program: most.program.max(now.program),
                 };
                 tokio::time::sleep(LOOK_EVERY).await;
             }
@@ -52,7 +52,7 @@ impl Watched {
     /// The most so far; an error if the process is gone.
     pub(crate) fn memory(&self) -> Result<Memory> {
         let now = memory(self.pid)?;
-        Ok(Memory { peak_mib: now.peak_mib, ..*self.most.lock() })
+        Ok(Memory { peak: now.peak, ..*self.most.lock() })
     }
 
     pub(crate) fn processor_seconds(&self) -> Result<f64> {
@@ -80,7 +80,7 @@ fn parse_memory(status: &str) -> Memory {
         let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap_or_default();
         line.trim().trim_end_matches("kB").trim().parse().unwrap_or(0.0) / 1024.0
     };
-    Memory { peak_mib: mib("VmHWM:"), own_mib: mib("RssAnon:"), program_mib: mib("RssFile:") }
+    Memory { peak: mib("VmHWM:"), own: mib("RssAnon:"), program: mib("RssFile:") }
 }
 
 /// Processor time of a process since it began, in its own code and in the kernel for it.
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn fields_are_found() {
         let status = "Name:\tx\nVmHWM:\t   2048 kB\nRssAnon:\t    512 kB\nRssFile:\t   1024 kB\n";
-        assert_eq!(parse_memory(status), Memory { peak_mib: 2.0, own_mib: 0.5, program_mib: 1.0 });
+        assert_eq!(parse_memory(status), Memory { peak: 2.0, own: 0.5, program: 1.0 });
         let stat = "7 (a ) b) S 1 7 7 0 -1 4194560 9 0 0 0 150 50 0 0 20 0 1 0 5 6 7";
         assert!((parse_processor_seconds(stat) - 2.0).abs() < 1e-9);
     }

@@ -167,9 +167,9 @@ fn table(all: &[Measured]) -> String {
             attach.p50_ms,
             attach.p99_ms,
             detach.per_second,
-            memory.peak_mib,
-            memory.own_mib,
-            memory.program_mib,
+            memory.peak,
+            memory.own,
+            memory.program,
         ];
         let seconds = [processor.attacher, processor.server, processor.load];
         let mut row = vec![one.round.to_string(), one.attacher.clone()];

@@ -40,6 +40,7 @@ mod security;
 pub mod serve;
 mod server;
 pub mod store;
+mod stored;
 
 pub use bootstrap::{BootstrapError, bootstrap, install};
 pub use discovery::git_version;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tether_machinery::apply::FieldSet;
 use tether_machinery::field::{FieldError, Path};
 use tether_machinery::kinds::{self, Kind};
@@ -397,14 +397,8 @@ impl Resource {
             },
             Source::Custom(custom) => {
                 if subresource == "status" {
-                    let status = wished.get_mut("status").map(Value::take);
-                    let managed = wished["metadata"].get_mut("managedFields").map(Value::take);
-                    *wished = current.clone();
-                    put_or_remove(wished, "status", status);
-                    if let Some(managed) = managed {
-                        wished["metadata"]["managedFields"] = managed;
-                    }
-                } else if custom.version().status_subresource {
+                    keep_all_but_status(wished, current);
+                } else if custom.version().status_subresource && wished.get("status") != current.get("status") {
                     put_or_remove(wished, "status", current.get("status").cloned());
                 }
             }
@@ -418,15 +412,8 @@ impl Resource {
         if subresource == "status" {
             return;
         }
-        let wish = |object: &Value| {
-            let mut rest = object.clone();
-            remove(&mut rest, "metadata");
-            if custom.version().status_subresource {
-                remove(&mut rest, "status");
-            }
-            rest
-        };
-        if wish(wished) != wish(current) {
+        let aside = |name: &str| name == "metadata" || (custom.version().status_subresource && name == "status");
+        if !same_fields_but(wished, current, aside) {
             let generation = current["metadata"]["generation"].as_i64().unwrap_or(0);
             wished["metadata"]["generation"] = (generation + 1).into();
         }
@@ -574,5 +561,79 @@ fn put_or_remove(object: &mut Value, field: &str, value: Option<Value>) {
     match value {
         Some(value) => object[field] = value,
         None => remove(object, field),
+    }
+}
+
+/// Whether two objects have the same fields, some aside.
+fn same_fields_but(one: &Value, other: &Value, aside: impl Fn(&str) -> bool) -> bool {
+    let (Some(one), Some(other)) = (one.as_object(), other.as_object()) else { return one == other };
+    let fields = |map: &'_ Map<String, Value>| map.keys().filter(|name| !aside(name)).count();
+    fields(one) == fields(other) && one.iter().all(|(name, value)| aside(name) || other.get(name) == Some(value))
+}
+
+/// Everything becomes what it was but `status` and who manages which fields. A patch has left the rest alone, most often:
+/// to see that costs less than to copy it.
+fn keep_all_but_status(wished: &mut Value, current: &Value) {
+    let (Some(new), Some(old)) = (wished.as_object_mut(), current.as_object()) else { return };
+    if !new.get("metadata").is_some_and(Value::is_object) {
+        new.insert("metadata".to_owned(), old.get("metadata").cloned().unwrap_or_default());
+    }
+    restore(new, old, &["metadata", "status"]);
+    if let (Some(Value::Object(new)), Some(Value::Object(old))) = (new.get_mut("metadata"), old.get("metadata")) {
+        let aside: &[&str] = if new.contains_key("managedFields") { &["managedFields"] } else { &[] };
+        restore(new, old, aside);
+    }
+}
+
+/// Makes every field what it was but those aside.
+fn restore(new: &mut Map<String, Value>, old: &Map<String, Value>, aside: &[&str]) {
+    new.retain(|name, _| aside.contains(&name.as_str()) || old.contains_key(name));
+    for (name, value) in old.iter().filter(|(name, _)| !aside.contains(&name.as_str())) {
+        if new.get(name) != Some(value) {
+            new.insert(name.clone(), value.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What [`keep_all_but_status`] has to come to, said in the plainest way.
+    fn plainly(wished: &Value, current: &Value) -> Value {
+        let mut object = current.clone();
+        put_or_remove(&mut object, "status", wished.get("status").cloned());
+        if let Some(managed) = wished["metadata"].get("managedFields") {
+            object["metadata"]["managedFields"] = managed.clone();
+        }
+        object
+    }
+
+    #[test]
+    fn a_status_leaves_everything_else_as_it_was() {
+        let current = json!({"apiVersion": "g/v1", "kind": "K", "spec": {"a": 1}, "status": {"b": 1},
+            "metadata": {"name": "x", "labels": {"l": "1"}, "managedFields": [{"manager": "m"}]}});
+        let wishes = [
+            current.clone(),
+            json!({"apiVersion": "g/v1", "kind": "K", "metadata": {"name": "x"}, "status": {"b": 2}}),
+            json!({"kind": "K", "metadata": {"name": "x", "labels": {}, "annotations": {"n": "2"},
+                "managedFields": []}, "spec": {"a": 2, "c": {}}, "extra": 1}),
+            json!({"metadata": null, "status": null}),
+            json!({"metadata": {"managedFields": [{"manager": "you"}]}, "spec": null, "status": {"b": {}}}),
+        ];
+        for wish in wishes {
+            let mut kept = wish.clone();
+            keep_all_but_status(&mut kept, &current);
+            assert_eq!(kept, plainly(&wish, &current), "{wish}");
+        }
+    }
+
+    #[test]
+    fn fields_aside_do_not_count() {
+        let aside = |name: &str| name == "metadata";
+        let same = |one: Value, other: Value| same_fields_but(&one, &other, aside);
+        assert!(same(json!({"metadata": 1, "spec": {"a": 1}}), json!({"spec": {"a": 1}})));
+        assert!(!same(json!({"spec": {"a": 1}}), json!({"spec": {"a": 1}, "more": null})));
+        assert!(!same(json!({"spec": {"a": 1}}), json!({"metadata": 1, "spec": {"a": 2}})));
     }
 }

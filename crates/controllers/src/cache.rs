@@ -235,7 +235,12 @@ where
         let Some(index) = self.index else {
             return;
         };
-        for word in old.map(index).unwrap_or_default() {
+        let (was, is) = (old.map(index).unwrap_or_default(), new.map(index).unwrap_or_default());
+        // Most changes leave an object where it is found; that it is new or gone is none of them.
+        if was == is {
+            return;
+        }
+        for word in was {
             if let Some(keys) = inner.by_word.get_mut(&word) {
                 keys.remove(key);
                 if keys.is_empty() {
@@ -243,7 +248,7 @@ where
                 }
             }
         }
-        for word in new.map(index).unwrap_or_default() {
+        for word in is {
             inner.by_word.entry(word).or_default().insert(key.clone());
         }
     }

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{
     ConfigMap, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ServiceAccount,
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, StorageClass, VolumeAttachment};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 use kube::Client;
 use kube::api::Api;
 use kube::runtime::watcher;
@@ -45,6 +45,7 @@ pub(crate) struct Context {
     pub(crate) classes: Arc<Cache<StorageClass>>,
     pub(crate) csi_nodes: Arc<Cache<CSINode>>,
     pub(crate) csi_drivers: Arc<Cache<CSIDriver>>,
+    pub(crate) capacities: Arc<Cache<CSIStorageCapacity>>,
     pub(crate) attachments: Arc<Cache<VolumeAttachment>>,
     /// The resources of volumes.
     pub(crate) longhorn: Longhorn,
@@ -75,6 +76,7 @@ impl Context {
             classes: Cache::new(),
             csi_nodes: Cache::new(),
             csi_drivers: Cache::new(),
+            capacities: Cache::whole(None),
             attachments: Cache::indexed(Some(attachment_words)),
         };
         context.kinds.bridge(&context.nodes, false);
@@ -86,6 +88,7 @@ impl Context {
         context.kinds.bridge(&context.classes, false);
         context.kinds.bridge(&context.csi_nodes, false);
         context.kinds.bridge(&context.csi_drivers, false);
+        context.kinds.bridge(&context.capacities, true);
         context.kinds.bridge(&context.attachments, false);
         Arc::new(context)
     }
@@ -114,6 +117,7 @@ impl Context {
         tasks.spawn(self.classes.clone().run(Api::all(client()), all()));
         tasks.spawn(self.csi_nodes.clone().run(Api::all(client()), all()));
         tasks.spawn(self.csi_drivers.clone().run(Api::all(client()), all()));
+        tasks.spawn(self.capacities.clone().run(Api::all(client()), all()));
         tasks.spawn(self.attachments.clone().run(Api::all(client()), all()));
         if self.has_volumes {
             self.longhorn.watch(&self.client, tasks);
@@ -135,6 +139,7 @@ impl Context {
         self.classes.ready().await;
         self.csi_nodes.ready().await;
         self.csi_drivers.ready().await;
+        self.capacities.ready().await;
         self.attachments.ready().await;
         if self.has_volumes {
             self.longhorn.ready().await;

@@ -1,10 +1,12 @@
 //! The caches of the resources of volumes.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use kube::Client;
 use kube::api::Api;
 use kube::runtime::watcher;
+use parking_lot::Mutex;
 use tether_crd::settings::Settings;
 use tether_crd::{Engine, InstanceManager, NAMESPACE, Node, Replica, Setting, Snapshot, Volume, VolumeAttachment};
 use tokio::task::JoinSet;
@@ -27,6 +29,15 @@ pub(crate) struct Longhorn {
     /// By node: [`on_node`].
     pub(crate) instance_managers: Arc<Cache<InstanceManager>>,
     pub(crate) settings: Arc<Cache<Setting>>,
+    known: Arc<Known>,
+}
+
+/// The settings as they were put together last: every decision about tickets asks for all of them, and they hardly change.
+#[derive(Default)]
+struct Known {
+    /// How often a setting changed.
+    changes: AtomicU64,
+    settings: Mutex<Option<(u64, Arc<Settings>)>>,
 }
 
 impl Longhorn {
@@ -42,7 +53,12 @@ impl Longhorn {
             nodes: Cache::whole(None),
             instance_managers: Cache::whole(Some(|manager| vec![on_node(&manager.spec.node_id)])),
             settings: Cache::whole(None),
+            known: Arc::default(),
         };
+        let known = longhorn.known.clone();
+        longhorn.settings.subscribe(move |_| {
+            known.changes.fetch_add(1, Ordering::SeqCst);
+        });
         kinds.bridge(&longhorn.volumes, true);
         kinds.bridge(&longhorn.attachments, true);
         kinds.bridge(&longhorn.engines, true);
@@ -79,8 +95,18 @@ impl Longhorn {
     }
 
     /// The settings as they are.
-    pub(crate) fn settings(&self) -> Settings {
-        Settings::of(self.settings.list().iter().map(|setting| &**setting))
+    pub(crate) fn settings(&self) -> Arc<Settings> {
+        // Read before the objects: what changes meanwhile makes this look count as old.
+        let changes = self.known.changes.load(Ordering::SeqCst);
+        let mut known = self.known.settings.lock();
+        if let Some((as_of, settings)) = &*known
+            && *as_of == changes
+        {
+            return settings.clone();
+        }
+        let settings = Arc::new(Settings::of(self.settings.list().iter().map(|setting| &**setting)));
+        *known = Some((changes, settings.clone()));
+        settings
     }
 }
 

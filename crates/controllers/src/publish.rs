@@ -1,11 +1,9 @@
-//! Events, as `kubectl get events` shows them: told once, counted when they repeat, and not repeated at every look.
+//! Events, as `kubectl get events` shows them. What is written, and how often, is decided by `tether_plan::recorder`.
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::ObjectReference;
+use jiff::Timestamp;
 use k8s_openapi::api::events::v1::{Event as ApiEvent, EventSeries};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::{Api, Patch, PatchParams, PostParams};
@@ -13,26 +11,26 @@ use kube::{Client, ResourceExt};
 use parking_lot::Mutex;
 use serde_json::json;
 use tether_plan::event::Event;
+use tether_plan::recorder::{Recorder, Series, Step, home};
 
 use crate::clock::Clock;
+use crate::write::code;
 
-/// An event that is still true is not told again within this time: a rest costs no writes.
-const QUIET: SignedDuration = SignedDuration::from_mins(5);
-/// After this time a repeated event is a new one.
-const SERIES: SignedDuration = SignedDuration::from_mins(30);
-/// How many events are remembered. Beyond that the oldest are forgotten, which costs no more than a new event object.
-const REMEMBERED: usize = 4_096;
 /// The API server's limit.
 const LONGEST_NOTE_BYTES: usize = 1_024;
 
 /// Publishes the events of one controller.
 #[derive(Clone)]
-pub struct Publisher {
+pub struct Publisher(Arc<Inner>);
+
+struct Inner {
     client: Client,
     clock: Arc<dyn Clock>,
     controller: &'static str,
-    instance: Arc<str>,
-    told: Arc<Mutex<HashMap<Told, Last>>>,
+    instance: String,
+    recorder: Mutex<Recorder>,
+    /// Somebody waits to write counts.
+    is_waiting: AtomicBool,
     names: Arc<Names>,
 }
 
@@ -48,22 +46,6 @@ impl Names {
     }
 }
 
-#[derive(Clone, PartialEq, Eq, Hash)]
-struct Told {
-    uid: String,
-    namespace: String,
-    name: String,
-    reason: &'static str,
-    note: String,
-}
-
-#[derive(Clone)]
-struct Last {
-    at: Timestamp,
-    event: String,
-    count: i32,
-}
-
 impl Publisher {
     pub fn new(
         client: Client,
@@ -72,85 +54,105 @@ impl Publisher {
         instance: &str,
         names: Arc<Names>,
     ) -> Self {
-        Self { client, clock, controller, instance: instance.into(), told: Arc::default(), names }
+        let (recorder, is_waiting) = (Mutex::default(), AtomicBool::new(false));
+        Self(Arc::new(Inner { client, clock, controller, instance: instance.to_owned(), recorder, is_waiting, names }))
     }
 
     /// Publishes events. One that cannot be published is logged: nothing depends on it.
     pub async fn publish(&self, events: Vec<Event>) {
+        if events.is_empty() {
+            return;
+        }
         for event in events {
-            if let Err(error) = self.publish_one(&event).await {
-                tracing::warn!(controller = self.controller, ?event, %error, "an event could not be published");
+            self.0.tell(&event).await;
+        }
+        self.0.count().await;
+        self.wait();
+    }
+
+    /// Counts that are not to be written yet are written when they are, also if nothing is told any more.
+    fn wait(&self) {
+        let inner = &self.0;
+        if inner.recorder.lock().wake_at().is_none() || inner.is_waiting.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let inner = inner.clone();
+        tokio::spawn(async move {
+            loop {
+                let next = inner.recorder.lock().wake_at();
+                let Some(at) = next else {
+                    inner.is_waiting.store(false, Ordering::Release);
+                    // Somebody may have seen that there was one who waits.
+                    if inner.recorder.lock().wake_at().is_none() || inner.is_waiting.swap(true, Ordering::AcqRel) {
+                        return;
+                    }
+                    continue;
+                };
+                inner.clock.sleep_until(at).await;
+                inner.count().await;
             }
+        });
+    }
+}
+
+impl Inner {
+    async fn tell(&self, event: &Event) {
+        let now = self.clock.now();
+        let step = self.recorder.lock().see(event, now);
+        let controller = self.controller;
+        match step {
+            Step::Counted => {}
+            Step::Dropped => tracing::debug!(controller, ?event, "too many events about one object, one is dropped"),
+            Step::Create { id, note } => match self.create(event, &note, now).await {
+                Ok(name) => self.recorder.lock().created(&id, &name),
+                Err(error) => {
+                    self.recorder.lock().refused(&id);
+                    tracing::warn!(controller, ?event, %error, "an event could not be published");
+                }
+            },
         }
     }
 
-    async fn publish_one(&self, event: &Event) -> Result<(), kube::Error> {
-        let now = self.clock.now();
-        let key = key(event);
-        let last = self.told.lock().get(&key).cloned();
-        let api: Api<ApiEvent> = Api::namespaced(self.client.clone(), home(&event.about));
-        let last = match last {
-            Some(last) if now < last.at + QUIET => return Ok(()),
-            Some(last) if now < last.at + SERIES => {
-                let series = EventSeries { count: last.count + 1, last_observed_time: MicroTime(now) };
-                let patch = Patch::Merge(json!({ "series": series }));
-                match api.patch(&last.event, &PatchParams::default(), &patch).await {
-                    Ok(_) => Last { at: now, count: last.count + 1, ..last },
-                    // It expired meanwhile.
-                    Err(kube::Error::Api(status)) if status.code == 404 => self.create(&api, event, now).await?,
-                    Err(error) => return Err(error),
+    /// Writes the counts that are due.
+    async fn count(&self) {
+        let due = self.recorder.lock().due(self.clock.now());
+        for Series { id, namespace, event, count, last_seen } in due {
+            let series = EventSeries { count, last_observed_time: MicroTime(last_seen) };
+            let api: Api<ApiEvent> = Api::namespaced(self.client.clone(), &namespace);
+            match api.patch(&event, &PatchParams::default(), &Patch::Merge(json!({ "series": series }))).await {
+                Ok(_) => {}
+                // It expired meanwhile.
+                Err(error) if code(&error) == Some(404) => self.recorder.lock().refused(&id),
+                Err(error) => {
+                    tracing::warn!(controller = self.controller, event, %error, "an event could not be counted");
                 }
             }
-            _ => self.create(&api, event, now).await?,
-        };
-        let mut told = self.told.lock();
-        if told.len() >= REMEMBERED {
-            told.retain(|_, last| now < last.at + QUIET);
         }
-        if told.len() < REMEMBERED {
-            told.insert(key, last);
-        }
-        Ok(())
     }
 
-    async fn create(&self, api: &Api<ApiEvent>, event: &Event, now: Timestamp) -> Result<Last, kube::Error> {
+    async fn create(&self, event: &Event, note: &str, now: Timestamp) -> Result<String, kube::Error> {
         let object = event.about.name.clone().unwrap_or_default();
+        let namespace = home(event.about.namespace.as_deref().unwrap_or_default());
+        let api: Api<ApiEvent> = Api::namespaced(self.client.clone(), namespace);
         let body = ApiEvent {
             metadata: ObjectMeta {
                 name: Some(self.names.next(&object, now)),
-                namespace: Some(home(&event.about).to_owned()),
+                namespace: Some(namespace.to_owned()),
                 ..Default::default()
             },
             action: Some(action(event).to_owned()),
             event_time: Some(MicroTime(now)),
-            note: Some(shorten(&event.note)),
+            note: Some(shorten(note)),
             reason: Some(event.reason.code().to_owned()),
             regarding: Some(event.about.clone()),
             reporting_controller: Some(self.controller.to_owned()),
-            reporting_instance: Some(self.instance.to_string()),
+            reporting_instance: Some(self.instance.clone()),
             type_: Some(if event.warning { "Warning" } else { "Normal" }.to_owned()),
             ..Default::default()
         };
         let created = api.create(&PostParams::default(), &body).await?;
-        Ok(Last { at: now, event: created.name_any(), count: 1 })
+        Ok(created.name_any())
     }
-}
-
-fn key(event: &Event) -> Told {
-    let part = |field: &Option<String>| field.clone().unwrap_or_default();
-    let ObjectReference { uid, namespace, name, .. } = &event.about;
-    Told {
-        uid: part(uid),
-        namespace: part(namespace),
-        name: part(name),
-        reason: event.reason.code(),
-        note: event.note.clone(),
-    }
-}
-
-/// The namespace in which events about an object live; those about what has none are in `default`.
-fn home(about: &ObjectReference) -> &str {
-    about.namespace.as_deref().filter(|namespace| !namespace.is_empty()).unwrap_or("default")
 }
 
 /// What was being done; Kubernetes' scheduler has words for it, others repeat the reason.

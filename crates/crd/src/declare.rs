@@ -109,6 +109,7 @@ macro_rules! resource {
         #[serde(rename_all = "camelCase", default)]
         pub struct $kind {
             /// Standard object metadata.
+            #[serde(deserialize_with = "crate::metadata::without_managers")]
             pub metadata: k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
             $(
                 $(#[doc = $field_doc])+

@@ -54,7 +54,8 @@ fn service_account() -> Value {
     json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": SERVICE_ACCOUNT, "namespace": NAMESPACE}})
 }
 
-/// What Kubernetes has to know of the CSI driver: volumes are attached, and files get the pod's group where that is asked for.
+/// What Kubernetes has to know of the CSI driver: volumes are attached, the room for them is published, and files get the pod's group
+/// where that is asked for.
 fn csi_driver() -> Value {
     json!({
         "apiVersion": "storage.k8s.io/v1",
@@ -62,6 +63,7 @@ fn csi_driver() -> Value {
         "metadata": {"name": names::CSI_DRIVER, "labels": {labels::MANAGED_BY: labels::MANAGER}},
         "spec": {
             "attachRequired": true,
+            "storageCapacity": true,
             "podInfoOnMount": true,
             "volumeLifecycleModes": ["Persistent"],
             "fsGroupPolicy": "ReadWriteOnceWithFSType",
@@ -91,8 +93,10 @@ fn roles() -> Vec<Value> {
         storage(&["volumeattachments"], &["get", "list", "watch", "patch"]),
         storage(&["volumeattachments/status"], &["patch"]),
         storage(&["csinodes", "csidrivers", "storageclasses"], &["get", "list", "watch"]),
+        storage(&["csistoragecapacities"], &["get", "list", "watch", "create", "delete", "patch"]),
         core(&["persistentvolumes"], &["get", "list", "watch", "create", "delete", "patch"]),
-        core(&["persistentvolumeclaims", "nodes"], &["get", "list", "watch"]),
+        core(&["persistentvolumeclaims"], &["get", "list", "watch", "patch"]),
+        core(&["nodes"], &["get", "list", "watch"]),
         core(&["persistentvolumeclaims/status"], &["patch"]),
         core(&["secrets"], &["get"]),
         json!({

@@ -19,6 +19,7 @@ pub mod engine;
 pub mod install;
 pub mod instance_manager;
 pub mod labels;
+mod metadata;
 pub mod names;
 pub mod node;
 mod policy;

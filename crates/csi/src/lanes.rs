@@ -10,7 +10,10 @@ use std::future::Future;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
+use kube::Resource;
 use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
+use tether_controllers::cache::{Cache, Seen};
 use tether_controllers::clock::Clock;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
@@ -85,6 +88,23 @@ impl<K: Ord + Clone + Debug> Lanes<K> {
         state.put(key, lane, now);
         drop(state);
         self.added[lane].notify_one();
+    }
+
+    /// Each object of a cache is a key of a lane for as long as it is there.
+    pub(crate) fn follow<O>(
+        self: &Arc<Self>,
+        cache: &Cache<O>,
+        lane: usize,
+        key: impl Fn(&O) -> K + Send + Sync + 'static,
+    ) where
+        O: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+        K: Send + Sync + 'static,
+    {
+        let lanes = self.clone();
+        cache.subscribe(move |seen| match seen {
+            Seen::Applied { new, .. } => lanes.add(key(new), lane),
+            Seen::Deleted(gone) => lanes.remove(&key(gone)),
+        });
     }
 
     /// There is nothing more to be done for a key; who works on it finishes.

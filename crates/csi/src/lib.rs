@@ -17,6 +17,7 @@ pub mod mountinfo;
 pub mod provisioner;
 pub mod resizer;
 pub mod serve;
+pub mod sidecar;
 pub mod snapshotter;
 
 /// What `proto/csi/v1/csi.proto` describes.

@@ -3,60 +3,35 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::api::{Api, Patch, PatchParams};
-use kube::runtime::watcher;
 use kube::{Client, ResourceExt as _};
 use serde_json::Value;
-use tether_controllers::cache::{Cache, Seen};
-use tether_controllers::clock::{Clock, SystemClock};
-use tether_controllers::publish::{Names, Publisher};
+use tether_controllers::cache::{Cache, Key, key};
+use tether_controllers::publish::Publisher;
 use tether_controllers::worker::log;
 use tether_model::reason::Reason;
 use tether_plan::binding::volume_name;
 use tether_plan::event::Event;
 use tether_plan::resizer::{Expand, Observed, decide, failed, grown, volume_capacity};
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
-use crate::attacher::Ended;
-use crate::call::{call, capability, read_secret, words};
+use crate::call::{capability, read_secret, words};
 use crate::connect::Connection;
-use crate::handshake::handshake;
-use crate::lanes::{Backoff, Failed, Lanes, Worker, serve};
-use crate::metrics::{Calls, Metrics};
-use crate::proto::controller_client::ControllerClient;
+use crate::handshake::About;
+use crate::lanes::{Failed, Lanes, Worker};
+use crate::metrics::Metrics;
 use crate::proto::controller_service_capability::rpc::Type as Rpc;
 use crate::proto::{CapacityRange, ControllerExpandVolumeRequest};
+use crate::sidecar::{self, Controller, Ended, Settings, Tasks};
 
 const NAME: &str = "csi-resizer";
 const EXPAND: &str = "/csi.v1.Controller/ControllerExpandVolume";
 
-/// What may be set; the defaults are the external-resizer's.
-#[derive(Clone)]
-pub struct Settings {
-    /// For each call to the driver.
-    pub timeout: Duration,
-    /// Calls at a time.
-    pub workers: usize,
-    pub backoff: Backoff,
-    /// Who this process is, in events.
-    pub identity: String,
-    pub clock: Arc<dyn Clock>,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            timeout: Duration::from_secs(10),
-            workers: 10,
-            backoff: Backoff { first: SignedDuration::from_secs(1), longest: SignedDuration::from_mins(5) },
-            identity: "external-resizer".into(),
-            clock: Arc::new(SystemClock::default()),
-        }
-    }
+/// The external-resizer's.
+pub fn defaults() -> Settings {
+    Settings::new("external-resizer", Duration::from_secs(10), 10)
 }
 
 /// Why a step did not succeed.
@@ -70,20 +45,16 @@ enum StepError {
     Save(&'static str, #[source] Box<kube::Error>),
 }
 
-/// Namespace and name of a claim.
-type Key = (String, String);
-
 struct Resizer {
     driver: String,
     single_node: bool,
     settings: Settings,
     client: Client,
-    controller: ControllerClient<tonic::transport::Channel>,
-    calls: Calls,
+    controller: Controller,
     events: Publisher,
     claims: Arc<Cache<PersistentVolumeClaim>>,
     volumes: Arc<Cache<PersistentVolume>>,
-    lanes: Lanes<Key>,
+    lanes: Arc<Lanes<Key>>,
 }
 
 /// Runs until `stop`, or until the driver is lost. A driver whose volumes cannot grow is left alone.
@@ -94,35 +65,26 @@ pub async fn run(
     metrics: &Metrics,
     stop: CancellationToken,
 ) -> Result<(), Ended> {
-    let lost = connection.lost.clone();
-    let working = async {
-        let about = handshake(&connection, settings.timeout).await?;
+    let timeout = settings.timeout;
+    let start = async |about: About| {
         if !about.can(Rpc::ExpandVolume) {
-            tracing::info!(driver = about.name, "its volumes do not grow");
-            return std::future::pending().await;
+            return sidecar::idle(&about.name, "its volumes do not grow").await;
         }
-        let names = Arc::<Names>::default();
-        let events = Publisher::new(client.clone(), settings.clock.clone(), NAME, &settings.identity, names);
         let resizer = Arc::new(Resizer {
-            calls: Calls::new(metrics, &about.name),
-            controller: ControllerClient::new(connection.channel.clone()),
+            controller: Controller::new(&connection, &about.name, metrics, timeout),
             single_node: about.can(Rpc::SingleNodeMultiWriter),
             driver: about.name,
+            events: settings.publisher(&client, NAME),
             client,
-            events,
             claims: Cache::indexed(Some(|claim| vec![volume_name(claim).to_owned()])),
             volumes: Cache::new(),
-            lanes: Lanes::new(1, settings.backoff, settings.clock.clone()),
+            lanes: Arc::new(Lanes::new(1, settings.backoff, settings.clock.clone())),
             settings,
         });
         resizer.subscribe();
         resizer.run().await
     };
-    tokio::select! {
-        ended = working => ended,
-        () = stop.cancelled() => Ok(()),
-        () = lost.cancelled() => Err(Ended::LostDriver),
-    }
+    sidecar::run(&connection, timeout, &stop, start).await
 }
 
 impl Worker for Resizer {
@@ -168,36 +130,23 @@ impl Worker for Resizer {
 
 impl Resizer {
     fn subscribe(self: &Arc<Self>) {
-        let this = Arc::downgrade(self);
-        self.claims.subscribe(move |seen| {
-            let Some(this) = this.upgrade() else { return };
-            let key = (seen.object().namespace().unwrap_or_default(), seen.object().name_any());
-            match seen {
-                Seen::Applied { .. } => this.lanes.add(key, 0),
-                Seen::Deleted(_) => this.lanes.remove(&key),
-            }
-        });
+        self.lanes.follow(&self.claims, 0, key);
         let this = Arc::downgrade(self);
         self.volumes.subscribe(move |seen| {
             let Some(this) = this.upgrade() else { return };
             for claim in this.claims.find(&seen.object().name_any()) {
-                this.lanes.add((claim.namespace().unwrap_or_default(), claim.name_any()), 0);
+                this.lanes.add(key(&*claim), 0);
             }
         });
     }
 
     async fn run(self: Arc<Self>) -> Result<(), Ended> {
-        let mut tasks = JoinSet::new();
-        let all = watcher::Config::default;
-        tasks.spawn(self.volumes.clone().run(Api::all(self.client.clone()), all()));
-        tasks.spawn(self.claims.clone().run(Api::all(self.client.clone()), all()));
-        self.volumes.ready().await;
-        self.claims.ready().await;
-        tasks.spawn(serve(self.clone(), 0));
-        while let Some(ended) = tasks.join_next().await {
-            ended?;
-        }
-        Ok(())
+        let mut tasks = Tasks::default();
+        tasks.watch(&self.volumes, Api::all(self.client.clone()));
+        tasks.watch(&self.claims, Api::all(self.client.clone()));
+        tasks.listed().await;
+        tasks.work(&self, 1);
+        tasks.join().await
     }
 
     /// Makes the volume larger; what is to be told of it.
@@ -211,8 +160,7 @@ impl Resizer {
             secrets: read_secret(&self.client, asked.secret.as_ref()).await?,
             volume_capability: Some(capability(&asked.content, asked.mode)),
         };
-        let mut controller = self.controller.clone();
-        let answer = call(&self.calls, EXPAND, self.settings.timeout, request, |request| async move {
+        let answer = self.controller.call(EXPAND, request, |mut controller, request| async move {
             controller.controller_expand_volume(request).await
         });
         let answer = answer.await.map_err(|status| StepError::Call(Box::new(status)))?;

@@ -163,6 +163,53 @@ async fn a_watcher_is_told_of_every_change() {
     watch.until("removal", |event| (event == Event::Removed("v1-e".to_owned())).then_some(())).await;
 }
 
+/// Whoever watches keeps the last picture: without the news the volume would stay degraded for good.
+#[tokio::test]
+async fn a_replica_that_is_back_is_told_also_if_it_never_left_the_record() {
+    let connected = |engine: &Instance| {
+        let replicas = engine.engine.iter().flat_map(|engine| &engine.replicas);
+        replicas.filter(|replica| replica.connected && replica.in_sync).count()
+    };
+    let mut lab = Lab::new().await;
+    lab.volume("v1").await;
+    let mut watch = lab.watch().await;
+    let before = watch.instance("v1-e", "both replicas", |engine| connected(engine) == 2).await;
+    lab.stop("v1-r2").await;
+    let without = watch.instance("v1-e", "the loss", |engine| connected(engine) == 1).await;
+    assert_eq!(in_sync(&without), 2, "nothing was written: it stays in the record");
+    let address = lab.replica("v1", 2).await;
+    let request = proto::AddReplicaRequest { instance: "v1-e".to_owned(), replica: Some(address) };
+    lab.engines.add_replica(request).await.unwrap();
+    let back = watch.instance("v1-e", "its return", |engine| connected(engine) == 2).await;
+    let generation = |engine: &Instance| engine.engine.as_ref().unwrap().generation;
+    assert_eq!(generation(&back), generation(&before), "it never left the record");
+}
+
+#[tokio::test]
+async fn nothing_is_started_in_a_manager_that_is_about_to_end() {
+    let mut lab = Lab::new().await;
+    lab.volume("v1").await;
+    lab.registry.end();
+    let replica = proto::StartReplicaRequest {
+        name: "late-r1".to_owned(),
+        size: SIZE,
+        key: KEY.to_vec(),
+        directory: lab.directory("late-r1"),
+        member: "late-r1-data".to_owned(),
+        ..Default::default()
+    };
+    let refused = lab.instances.start_replica(replica).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::Unavailable, "{refused}");
+    assert!(!Path::new(&lab.directory("late-r1")).exists(), "nothing was begun");
+    let engine =
+        proto::StartEngineRequest { name: "late-e".to_owned(), volume: "late".to_owned(), ..Default::default() };
+    let refused = lab.instances.start_engine(engine).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::Unavailable, "{refused}");
+    // What runs is served until it is stopped, which is not refused.
+    lab.engines.flush(proto::InstanceRequest { instance: "v1-e".to_owned() }).await.unwrap();
+    lab.stop("v1-e").await;
+}
+
 #[tokio::test]
 async fn a_defect_of_one_instance_is_not_the_others_end() {
     let mut lab = Lab::new().await;

@@ -60,7 +60,7 @@ impl Allocation {
             let mut pool = pool.borrow_mut();
             let found = pool.kept.iter().rposition(|kept| kept.capacity == capacity)?;
             pool.bytes -= capacity;
-            Some(pool.kept.swap_remove(found))
+            Some(pool.kept.remove(found))
         });
         kept.ok().flatten().unwrap_or_else(|| Self::fresh(capacity))
     }
@@ -80,15 +80,32 @@ impl Drop for Owner {
         let mut left = Some(allocation);
         let _ = POOL.try_with(|pool| {
             let mut pool = pool.borrow_mut();
-            let capacity = left.as_ref().map_or(0, |allocation| allocation.capacity);
-            if capacity <= KEPT_BYTES_MAX && pool.bytes + capacity <= POOL_BYTES_MAX {
-                pool.bytes += capacity;
-                pool.kept.extend(left.take());
+            if left.as_ref().is_some_and(|allocation| allocation.capacity <= KEPT_BYTES_MAX) {
+                pool.keep(left.take());
             }
         });
         if let Some(mut allocation) = left {
             allocation.release();
         }
+    }
+}
+
+impl Pool {
+    /// Keeps an allocation. What was not used for longest makes room: buffers of the sizes that were in use some time ago
+    /// must not keep those of the present ones out.
+    fn keep(&mut self, allocation: Option<Allocation>) {
+        self.bytes += allocation.iter().map(|allocation| allocation.capacity).sum::<usize>();
+        self.kept.extend(allocation);
+        let mut surplus = 0;
+        for kept in &mut self.kept {
+            if self.bytes <= POOL_BYTES_MAX {
+                break;
+            }
+            self.bytes -= kept.capacity;
+            kept.release();
+            surplus += 1;
+        }
+        self.kept.drain(..surplus);
     }
 }
 
@@ -262,6 +279,19 @@ mod tests {
         drop(rest);
         let mut again = AlignedBuf::new(64 << 10);
         assert_eq!(again.as_mut_ptr() as usize, at);
+    }
+
+    #[test]
+    fn sizes_of_the_past_do_not_keep_those_of_the_present_out_of_the_pool() {
+        drop((0..8).map(|_| AlignedBuf::new(KEPT_BYTES_MAX)).collect::<Vec<_>>());
+        let small: Vec<_> = (0..8).map(|_| AlignedBuf::new(ALIGN)).collect();
+        drop(small);
+        let (kept, bytes) = POOL.with_borrow(|pool| {
+            assert_eq!(pool.bytes, pool.kept.iter().map(|kept| kept.capacity).sum::<usize>());
+            (pool.kept.iter().filter(|kept| kept.capacity == ALIGN).count(), pool.bytes)
+        });
+        assert_eq!(kept, 8);
+        assert!(bytes <= POOL_BYTES_MAX, "{bytes}");
     }
 
     #[test]

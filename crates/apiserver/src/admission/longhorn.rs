@@ -7,6 +7,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tether_crd::admission::{self, Refusal, Related, Review};
 use tether_crd::settings::Settings;
+use tether_crd::volume::DataLocality;
 use tether_crd::{GROUP, Setting, Volume};
 use tether_machinery::field::{FieldError, Path};
 use tether_machinery::status::{ApiError, Named};
@@ -50,10 +51,16 @@ impl Longhorn {
         };
         let settings: Vec<Setting> =
             if needs.settings { read_all(&self.0.list(&resource("settings"))) } else { Vec::new() };
+        // Where they are matters to tickets of volumes that are bound to them, and otherwise only if one is deleted.
+        let may_matter = |volume: Option<&Volume>| {
+            let bound = volume.is_none_or(|volume| volume.spec.data_locality == DataLocality::StrictLocal);
+            bound || request.operation == Operation::Delete
+        };
+        let replicas = read_all(&of_volume(needs.replicas && may_matter(volume.as_ref()), "replicas", "r"));
         Related {
+            replicas,
             volume,
             engines: read_all(&of_volume(needs.engines, "engines", "e")),
-            replicas: read_all(&of_volume(needs.replicas, "replicas", "r")),
             settings: Settings::of(&settings),
         }
     }

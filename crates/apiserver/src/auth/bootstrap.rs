@@ -110,6 +110,7 @@ fn scheduler_rules() -> Vec<PolicyRule> {
         rule(READ, "storage.k8s.io", "volumeattachments"),
         rule(READ, "core", "namespaces"),
         rule(READ, "storage.k8s.io", "csidrivers"),
+        rule(READ, "storage.k8s.io", "csistoragecapacities"),
     ]
 }
 

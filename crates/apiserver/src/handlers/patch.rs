@@ -1,7 +1,7 @@
 //! PATCH in its four kinds: JSON patch, merge patch, strategic merge patch, and server-side apply.
 
 use http::Response;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tether_machinery::field::{FieldError, Path};
 use tether_machinery::json::go_kind;
 use tether_machinery::status::{ApiError, Named};
@@ -75,7 +75,7 @@ impl Patch {
 
     /// What the patch makes of `current`, which is what the path names: the object, or its Scale.
     pub(super) fn applied(&self, cx: &Context<'_>, current: &Value, options: &WriteOptions) -> Result<Value, ApiError> {
-        let mut wished = self.result(cx, current)?;
+        let mut wished = self.result(cx, current, self.keeps_managers(cx))?;
         let reading = if self.kind == Kind::Strategic { Reading::Merged } else { Reading::Text };
         let cleaned = keep_kind(cx, &mut wished, self.kind)?.and_then(|()| {
             decode::clean(cx, &mut wished, self.decoded.complaints.clone(), options.validation, reading)
@@ -84,7 +84,7 @@ impl Patch {
             // Upstream shows the patch where it works on values, and the result where it works on text.
             let shown = match self.kind {
                 Kind::Strategic => go::shown(&self.decoded.value),
-                _ => self.result(cx, current)?.to_string(),
+                _ => self.result(cx, current, false)?.to_string(),
             };
             return Err(invalid_patch(shown, why));
         }
@@ -92,18 +92,45 @@ impl Patch {
         Ok(wished)
     }
 
-    fn result(&self, cx: &Context<'_>, current: &Value) -> Result<Value, ApiError> {
+    /// Whether the patch leaves it to the server who manages which fields. These notes are half of many an object: they need
+    /// not be copied and looked through in order to be taken from the present object afterwards.
+    fn keeps_managers(&self, cx: &Context<'_>) -> bool {
+        const FIELD: &[u8] = b"managedFields";
+        self.kind == Kind::Merge && !cx.body.windows(FIELD.len()).any(|found| found == FIELD) && !has_escapes(&cx.body)
+    }
+
+    /// What the patch makes of `current`; `lean` leaves out the notes on managers.
+    fn result(&self, cx: &Context<'_>, current: &Value, lean: bool) -> Result<Value, ApiError> {
         let patch = &self.decoded.value;
         Ok(match self.kind {
             Kind::Json => patch::json(current, patch)?,
             Kind::Strategic => patch::strategic(current, patch, &cx.resource.schema)?,
             Kind::Merge | Kind::Apply => {
-                let mut wished = current.clone();
+                let mut wished = if lean { without_managers(current) } else { current.clone() };
                 patch::merge(&mut wished, patch);
                 wished
             }
         })
     }
+}
+
+/// Whether a name in the body may be spelled in more than one way.
+fn has_escapes(body: &[u8]) -> bool {
+    body.contains(&b'\\')
+}
+
+/// A copy of an object but for `metadata.managedFields`.
+fn without_managers(object: &Value) -> Value {
+    let copy = |map: &Map<String, Value>, field: &dyn Fn(&str, &Value) -> Option<Value>| -> Value {
+        map.iter().filter_map(|(name, value)| Some((name.clone(), field(name, value)?))).collect()
+    };
+    let Value::Object(fields) = object else { return object.clone() };
+    copy(fields, &|name, value| match value {
+        Value::Object(metadata) if name == "metadata" => {
+            Some(copy(metadata, &|name, value| (name != "managedFields").then(|| value.clone())))
+        }
+        value => Some(value.clone()),
+    })
 }
 
 /// The patch itself; one that is applied to text has to be text of the right kind.
@@ -198,5 +225,21 @@ fn refuse_duplicates(complaints: Vec<String>, validation: FieldValidation) -> Re
             Err(ApiError::bad_request(format!("error strict decoding YAML: {}", complaints.join("\n  "))))
         }
         FieldValidation::Warn | FieldValidation::Strict => Ok(complaints),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_lacks_who_manages_what_and_nothing_else() {
+        let object = json!({"kind": "K", "managedFields": 1, "spec": {"managedFields": [2]},
+            "metadata": {"name": "x", "labels": {"managedFields": "l"}, "managedFields": [{"manager": "m"}]}});
+        let mut expected = object.clone();
+        expected["metadata"].as_object_mut().expect("an object").remove("managedFields");
+        assert_eq!(without_managers(&object), expected);
+        assert_eq!(without_managers(&json!({"metadata": null})), json!({"metadata": null}));
+        assert_eq!(without_managers(&json!([1])), json!([1]));
     }
 }

@@ -18,6 +18,7 @@ use crate::options::WriteOptions;
 use crate::random;
 use crate::response::{self, Body, View};
 use crate::store::{Change, Entry, Expect, WriteError};
+use crate::stored::Stored;
 
 /// How often a change without a `resourceVersion` is computed anew after losing a race; Kubernetes' number.
 const MAX_CONFLICT_RETRIES: usize = 5;
@@ -171,13 +172,10 @@ fn fill_new_metadata(cx: &Context<'_>, object: &mut Value) {
     }
 }
 
-/// Bytes with the revision inside, made when the store has assigned it.
+/// Bytes with the revision inside, put in when the store has assigned it.
 pub(super) fn encode(cx: &Context<'_>, object: Value) -> crate::store::Encode {
-    let mut object = cx.resource.to_stored(object);
-    Box::new(move |revision| {
-        object["metadata"]["resourceVersion"] = revision.to_string().into();
-        serde_json::to_vec(&object).expect("a JSON value must serialise").into()
-    })
+    let stored = Stored::of(cx.resource.to_stored(object));
+    Box::new(move |revision| stored.at(revision))
 }
 
 pub(super) fn storage_error(error: &WriteError) -> ApiError {
@@ -327,12 +325,14 @@ async fn change_once(
 
 /// What the server alone decides stays as it is, whatever the client sent.
 fn keep_system_metadata(wished: &mut Value, current: &Value) {
-    let old = current.get("metadata").cloned().unwrap_or_default();
+    let old = &current["metadata"];
     let meta = object::metadata(wished);
     let system =
         ["creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "resourceVersion"];
     for field in system {
         match old.get(field) {
+            // A patch has carried it along: most often there is nothing to do.
+            Some(value) if meta.get(field) == Some(value) => {}
             Some(value) => {
                 meta.insert(field.to_owned(), value.clone());
             }

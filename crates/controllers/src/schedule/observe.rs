@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
-use k8s_openapi::api::storage::v1::{CSINode, StorageClass, VolumeAttachment};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 use parking_lot::Mutex;
 use tether_plan::node::{is_unschedulable, taints};
 use tether_plan::object::{key as text_key, name, namespace, uid};
@@ -119,6 +119,10 @@ pub(super) fn subscribe(
     context.classes.subscribe(move |_| also());
     let also = wake.clone();
     context.csi_nodes.subscribe(move |_| also());
+    let also = wake.clone();
+    context.csi_drivers.subscribe(move |_| also());
+    let also = wake.clone();
+    context.capacities.subscribe(move |_| also());
     context.attachments.subscribe(move |seen| {
         if matches!(seen, Seen::Deleted(_)) {
             wake();
@@ -134,6 +138,8 @@ pub(super) struct Snapshot {
     volumes: Vec<Arc<PersistentVolume>>,
     classes: Vec<Arc<StorageClass>>,
     csi_nodes: Vec<Arc<CSINode>>,
+    csi_drivers: Vec<Arc<CSIDriver>>,
+    capacities: Vec<Arc<CSIStorageCapacity>>,
     attachments: Vec<Arc<VolumeAttachment>>,
 }
 
@@ -153,6 +159,8 @@ impl Snapshot {
             volumes: context.volumes.list(),
             classes: context.classes.list(),
             csi_nodes: context.csi_nodes.list(),
+            csi_drivers: context.csi_drivers.list(),
+            capacities: context.capacities.list(),
             attachments: context.attachments.list(),
         }
     }
@@ -172,6 +180,8 @@ impl Snapshot {
                 volumes: self.volumes.iter().map(|volume| (name(&**volume), &**volume)).collect(),
                 classes: self.classes.iter().map(|class| (name(&**class), &**class)).collect(),
                 csi_nodes: self.csi_nodes.iter().map(|node| (name(&**node), &**node)).collect(),
+                csi_drivers: self.csi_drivers.iter().map(|driver| (name(&**driver), &**driver)).collect(),
+                capacities: self.capacities.iter().map(AsRef::as_ref).collect(),
                 attachments: self.attachments.iter().map(AsRef::as_ref).collect(),
                 users,
             },

@@ -17,7 +17,7 @@ pub(super) struct Snapshot {
     engines: Vec<Arc<Engine>>,
     nodes: BTreeMap<String, Arc<Node>>,
     cordoned: BTreeSet<String>,
-    settings: Settings,
+    settings: Arc<Settings>,
 }
 
 pub(super) fn observe(context: &Context, attachment: &VolumeAttachment) -> Snapshot {

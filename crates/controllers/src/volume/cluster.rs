@@ -141,6 +141,10 @@ impl State {
     }
 
     fn hold(&mut self, replica: &str, held: Option<Held>) {
+        // Most of what changes about a replica is not where it is.
+        if self.replicas.get(replica) == held.as_ref() {
+            return;
+        }
         if let Some(before) = self.replicas.get(replica) {
             let disk = self.promised.entry(before.disk.clone()).or_default();
             *disk -= before.bytes;
@@ -161,6 +165,9 @@ fn note(
     name: &str,
     held: Option<Held>,
 ) {
+    if all.get(name) == held.as_ref() {
+        return;
+    }
     if let Some(before) = all.remove(name)
         && let Some(there) = on_node.get_mut(&before.node)
     {

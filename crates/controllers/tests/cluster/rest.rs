@@ -22,6 +22,9 @@ async fn an_hour_of_rest_costs_no_write() {
     let spec = json!({ "accessModes": ["ReadWriteMany"], "capacity": { "storage": "1Gi" }, "storageClassName": "other",
                        "csi": { "driver": "driver.example.com", "volumeHandle": "v" } });
     create(&cluster.all::<PersistentVolume>(), json!({ "metadata": { "name": "free" }, "spec": spec })).await;
+    // How often something was told while all this came is written a few seconds later.
+    settled(&cluster).await;
+    cluster.pass(60, &[]).await;
     let before = settled(&cluster).await;
     cluster.pass(3600, &[]).await;
     assert_eq!(settled(&cluster).await, before);

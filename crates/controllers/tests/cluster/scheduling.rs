@@ -1,7 +1,9 @@
 //! Pods get nodes, or are told why not.
 
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::api::{Api, DeleteParams};
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::api::{Api, DeleteParams, ListParams};
 use serde_json::json;
 
 use crate::harness::*;
@@ -67,4 +69,35 @@ async fn no_node_gets_more_than_it_has_and_a_pod_that_leaves_makes_room() {
     delete(&pods, "p0", DeleteParams::default().grace_period(0)).await;
     let placed = until(&pods, "late", "scheduled", |p| node_of(p).is_some()).await;
     assert_eq!(node_of(&placed), node_of(&first));
+}
+
+/// As Kubernetes' recorders do it: one object, a count, and few writes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_event_that_repeats_is_counted() {
+    let cluster = Cluster::start().await;
+    create(&cluster.in_default::<Pod>(), pod("nowhere")).await;
+    cluster.event("FailedScheduling", "nowhere").await;
+    for number in 0..3 {
+        // What comes may help the pod: it is looked at again, in vain.
+        let class = json!({ "metadata": { "name": format!("class-{number}") }, "provisioner": "driver.example.com" });
+        create(&cluster.all::<StorageClass>(), class).await;
+        settled(&cluster).await;
+    }
+    let told = async || {
+        let api: Api<Event> = cluster.all();
+        let events = api.list(&ListParams::default()).await.unwrap().items;
+        let about = |event: &Event| event.regarding.as_ref().and_then(|about| about.name.clone());
+        let is_it = |event: &Event| event.reason.as_deref() == Some("FailedScheduling");
+        events
+            .into_iter()
+            .filter(|event| is_it(event) && about(event).as_deref() == Some("nowhere"))
+            .collect::<Vec<_>>()
+    };
+    assert!(told().await[0].series.is_none(), "the count comes later");
+    cluster.pass(60, &[]).await;
+    settled(&cluster).await;
+    let events = told().await;
+    assert_eq!(events.len(), 1, "{events:?}");
+    let count = events[0].series.as_ref().map(|series| series.count);
+    assert!(count.is_some_and(|count| count >= 4), "{events:?}");
 }

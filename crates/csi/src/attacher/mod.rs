@@ -21,7 +21,6 @@ use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
 use kube::api::Api;
-use kube::runtime::watcher;
 use kube::{Client, ResourceExt};
 use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
@@ -31,17 +30,18 @@ use tether_controllers::cache::{Cache, Seen};
 use tether_controllers::clock::{Clock, SystemClock};
 use tether_controllers::leader;
 use tether_plan::attacher::{Driver, Kind, is_news, is_volume_of_interest, lane};
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use self::keeper::Keeper;
 use self::lean::{Attachment, Volume};
 use crate::connect::Connection;
-use crate::handshake::{About, HandshakeError, handshake};
-use crate::lanes::{Backoff, Failed, Lanes, Worker, serve};
+use crate::handshake::About;
+use crate::lanes::{Backoff, Failed, Lanes, Worker};
 use crate::metrics::{Calls, Metrics};
 use crate::proto::controller_client::ControllerClient;
 use crate::proto::controller_service_capability::rpc::Type as Rpc;
+pub use crate::sidecar::Ended;
+use crate::sidecar::{self, Tasks};
 
 /// What may be set; the defaults are the external-attacher's.
 #[derive(Clone)]
@@ -88,19 +88,6 @@ impl Default for Settings {
     }
 }
 
-/// Why the attacher ended without being told to.
-#[derive(Debug, thiserror::Error)]
-pub enum Ended {
-    #[error(transparent)]
-    Handshake(#[from] HandshakeError),
-    #[error("Lost connection to CSI driver, exiting")]
-    LostDriver,
-    #[error("another attacher of the driver leads now")]
-    LostLead,
-    #[error("a worker ended: {0}")]
-    Panicked(#[from] tokio::task::JoinError),
-}
-
 /// What is worked on.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
@@ -139,20 +126,22 @@ pub async fn run(
     metrics: &Metrics,
     stop: CancellationToken,
 ) -> Result<(), Ended> {
-    let lost = connection.lost.clone();
-    tokio::select! {
-        ended = start(client, connection, settings, metrics) => ended,
-        () = stop.cancelled() => Ok(()),
-        () = lost.cancelled() => Err(Ended::LostDriver),
-    }
+    let timeout = settings.timeout;
+    let start = async |about: About| start(client, &connection, &about, settings, metrics).await;
+    sidecar::run(&connection, timeout, &stop, start).await
 }
 
-async fn start(client: Client, connection: Connection, settings: Settings, metrics: &Metrics) -> Result<(), Ended> {
-    let about = handshake(&connection, settings.timeout).await?;
+async fn start(
+    client: Client,
+    connection: &Connection,
+    about: &About,
+    settings: Settings,
+    metrics: &Metrics,
+) -> Result<(), Ended> {
     tracing::info!(driver = about.name, "attaching volumes");
     let lead = settings.leader_election.clone();
     let clock = settings.clock.clone();
-    let attacher = Attacher::new(client.clone(), &connection, &about, settings, metrics);
+    let attacher = Attacher::new(client.clone(), connection, about, settings, metrics);
     let Some(mut lead) = lead else { return attacher.run().await };
     lead.settings.name = tether_plan::attacher::lease_name(&about.name);
     let mut election = leader::Election::new(client, clock, lead.settings, &lead.identity);
@@ -212,25 +201,17 @@ impl Attacher {
 
     /// Watches and works until a task ends.
     async fn run(self: Arc<Self>) -> Result<(), Ended> {
-        let mut tasks = JoinSet::new();
-        let all = watcher::Config::default;
-        tasks.spawn(self.attachments.clone().run(Api::all(self.client.clone()), all()));
-        tasks.spawn(self.volumes.clone().run(Api::all(self.client.clone()), all()));
-        tasks.spawn(self.nodes.clone().run(Api::all(self.client.clone()), all()));
-        self.attachments.ready().await;
-        self.volumes.ready().await;
-        self.nodes.ready().await;
-        for lane in 0..LANES.len() {
-            tasks.spawn(serve(self.clone(), lane));
-        }
+        let mut tasks = Tasks::default();
+        tasks.watch(&self.attachments, Api::all(self.client.clone()));
+        tasks.watch(&self.volumes, Api::all(self.client.clone()));
+        tasks.watch(&self.nodes, Api::all(self.client.clone()));
+        tasks.listed().await;
+        tasks.work(&self, LANES.len());
         if self.lists && !self.driver.trivial {
             tasks.spawn(self.clone().compare());
         }
         (self.settings.on_leading)();
-        while let Some(ended) = tasks.join_next().await {
-            ended?;
-        }
-        Ok(())
+        tasks.join().await
     }
 
     /// Puts into the lanes what a change concerns.

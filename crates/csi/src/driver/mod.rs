@@ -27,6 +27,7 @@ use self::view::View;
 use crate::proto::controller_server::ControllerServer;
 use crate::proto::identity_server::IdentityServer;
 use crate::proto::node_server::NodeServer;
+use crate::provisioner::capacity::News;
 use crate::serve::{ServeError, serve};
 
 /// The driver's name.
@@ -60,6 +61,11 @@ impl Driver {
     pub fn new(client: Client, options: Options, stop: &CancellationToken) -> Self {
         let view = View::start(&client, &options, stop);
         Self(Arc::new(Inner { client, options, view, busy: Busy::default() }))
+    }
+
+    /// Tells when room for volumes comes or goes: a provisioner in the same process need not ask.
+    pub fn room_news(&self) -> Arc<News> {
+        self.0.view.room_news()
     }
 
     /// Serves on a socket until `stop`.

@@ -80,6 +80,12 @@ pub(super) fn is_migratable(parameters: &HashMap<String, String>) -> Result<bool
     Ok(parse::<bool>(parameters, "migratable")?.unwrap_or_default())
 }
 
+/// The words of a parameter, which commas part.
+pub(super) fn list(parameters: &HashMap<String, String>, name: &str) -> Vec<String> {
+    let words = parameters.get(name).map(String::as_str).unwrap_or_default().split(',');
+    words.map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect()
+}
+
 /// What is wanted of a volume of this class.
 pub(super) fn spec(
     parameters: &HashMap<String, String>,
@@ -107,10 +113,6 @@ pub(super) fn spec(
         }
     }
     let choice = |name| Ok::<_, ParameterError>(parse::<Choice>(parameters, name)?.unwrap_or_default());
-    let list = |name: &str| -> Vec<String> {
-        let words = parameters.get(name).map(String::as_str).unwrap_or_default().split(',');
-        words.map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect()
-    };
     let stale = parse::<i64>(parameters, "staleReplicaTimeout")?.filter(|minutes| *minutes > 0);
     let replicas = parse::<i64>(parameters, "numberOfReplicas")?;
     if let Some(count) = replicas.filter(|count| !(1..=20).contains(count)) {
@@ -127,8 +129,8 @@ pub(super) fn spec(
         frontend: Frontend::BlockDev,
         data_locality: parse::<DataLocality>(parameters, "dataLocality")?.unwrap_or_default(),
         stale_replica_timeout: stale.unwrap_or(STALE_REPLICA_MINUTES),
-        disk_selector: list("diskSelector"),
-        node_selector: list("nodeSelector"),
+        disk_selector: list(parameters, "diskSelector"),
+        node_selector: list(parameters, "nodeSelector"),
         revision_counter_disabled: parse::<bool>(parameters, "disableRevisionCounter")?.unwrap_or(true),
         unmap_mark_snap_chain_removed: choice("unmapMarkSnapChainRemoved")?,
         replica_soft_anti_affinity: choice("replicaSoftAntiAffinity")?,

@@ -3,21 +3,26 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube::Client;
 use kube::api::Api;
 use kube::runtime::watcher;
-use tether_controllers::cache::Cache;
+use kube::{Client, ResourceExt as _};
+use tether_controllers::cache::{Cache, Seen};
+use tether_crd::settings::{STORAGE_MINIMAL_AVAILABLE_PERCENTAGE, STORAGE_OVER_PROVISIONING_PERCENTAGE, Settings};
 use tether_crd::{Engine, NAMESPACE, Node, Setting, Snapshot, Volume, VolumeAttachment};
+use tether_plan::placement::room::offers;
+use tether_plan::volume;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::Options;
+use crate::provisioner::capacity::News;
 
 /// One cache for each kind, and a count of changes.
 #[derive(Clone)]
 pub(super) struct View {
     pub(super) volumes: Arc<Cache<Volume>>,
     pub(super) attachments: Arc<Cache<VolumeAttachment>>,
+    /// By their volume.
     pub(super) engines: Arc<Cache<Engine>>,
     pub(super) nodes: Arc<Cache<Node>>,
     pub(super) settings: Arc<Cache<Setting>>,
@@ -32,7 +37,7 @@ impl View {
         let view = Self {
             volumes: Cache::whole(None),
             attachments: Cache::whole(None),
-            engines: Cache::whole(None),
+            engines: Cache::whole(Some(|engine| vec![engine.spec.volume_name.clone()])),
             nodes: Cache::whole(None),
             settings: Cache::whole(None),
             snapshots: Cache::whole(None),
@@ -113,21 +118,47 @@ impl View {
 
     /// The engine that shows the volume on a node.
     pub(super) fn engine_on(&self, volume: &str, node: &str) -> Option<Arc<Engine>> {
-        let engines = self.engines.list();
+        let engines = self.engines.find(volume);
         let shows = |engine: &&Arc<Engine>| {
-            engine.spec.volume_name == volume
-                && engine.status.current_state == tether_crd::engine::InstanceState::Running
+            engine.status.current_state == tether_crd::engine::InstanceState::Running
                 && engine.spec.node_id == node
                 && !engine.status.endpoint.is_empty()
         };
         engines.iter().find(shows).cloned()
     }
 
-    /// The value of a setting, or its default.
-    pub(super) fn setting(&self, name: &str) -> String {
-        let default =
-            || tether_crd::settings::ALL.iter().find(|(known, ..)| *known == name).map(|(_, value, _)| *value);
-        let held = self.settings.get(NAMESPACE, name).map(|setting| setting.value.clone());
-        held.unwrap_or_else(|| default().unwrap_or_default().to_owned())
+    /// The settings in force.
+    pub(super) fn settings(&self) -> Settings {
+        settings_of(&self.settings)
     }
+
+    /// Tells when room for replicas comes or goes, and on which node.
+    pub(super) fn room_news(&self) -> Arc<News> {
+        let news = Arc::<News>::default();
+        let (settings, told) = (self.settings.clone(), news.clone());
+        self.nodes.subscribe(move |seen| {
+            let policy = volume::Settings::of(&settings_of(&settings)).placement;
+            let is_same = match seen {
+                Seen::Applied { old: Some(old), new } => {
+                    old.status.zone == new.status.zone && offers(old, &policy) == offers(new, &policy)
+                }
+                _ => false,
+            };
+            if !is_same {
+                told.tell(&seen.object().name_any());
+            }
+        });
+        let told = news.clone();
+        self.settings.subscribe(move |seen| {
+            let name = seen.object().name_any();
+            if [STORAGE_OVER_PROVISIONING_PERCENTAGE, STORAGE_MINIMAL_AVAILABLE_PERCENTAGE].contains(&name.as_str()) {
+                told.tell_everywhere();
+            }
+        });
+        news
+    }
+}
+
+fn settings_of(cache: &Cache<Setting>) -> Settings {
+    Settings::of(cache.list().iter().map(AsRef::as_ref))
 }

@@ -1,57 +1,46 @@
 //! The external-provisioner for any CSI driver: makes volumes for claims, and deletes them when their claims are gone.
 
+pub mod capacity;
 mod steps;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass, VolumeAttachment};
 use kube::api::Api;
-use kube::runtime::watcher;
 use kube::{Client, ResourceExt as _};
 use tether_controllers::cache::{Cache, Seen};
-use tether_controllers::clock::{Clock, SystemClock};
-use tether_controllers::publish::{Names, Publisher};
+use tether_controllers::publish::Publisher;
 use tether_plan::binding::claim_class;
 use tether_plan::provisioner::Driver;
-use tokio::task::JoinSet;
+use tether_plan::provisioner::capacity::Room;
 use tokio_util::sync::CancellationToken;
 
-use crate::attacher::Ended;
+use self::capacity::Published;
 use crate::connect::Connection;
-use crate::handshake::handshake;
-use crate::lanes::{Backoff, Failed, Lanes, Worker, serve};
-use crate::metrics::{Calls, Metrics};
-use crate::proto::controller_client::ControllerClient;
+use crate::handshake::About;
+use crate::lanes::{Failed, Lanes, Worker};
+use crate::metrics::Metrics;
 use crate::proto::controller_service_capability::rpc::Type as Rpc;
+use crate::sidecar::{self, Controller, Ended, Tasks};
+
+const NAME: &str = "csi-provisioner";
 
 /// What may be set; the defaults are the external-provisioner's.
 #[derive(Clone)]
 pub struct Settings {
-    /// For each call to the driver.
-    pub timeout: Duration,
-    /// Calls at a time: so many volumes are made, and so many deleted beside them.
-    pub workers: usize,
-    pub backoff: Backoff,
+    pub common: sidecar::Settings,
     /// The file system of volumes whose class names none.
     pub default_fs_type: String,
-    /// Who this process is, in events.
-    pub identity: String,
-    pub clock: Arc<dyn Clock>,
+    /// Publish the driver's capacity for schedulers.
+    pub capacity: Option<capacity::Settings>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self {
-            timeout: Duration::from_secs(10),
-            workers: 100,
-            backoff: Backoff { first: SignedDuration::from_secs(1), longest: SignedDuration::from_mins(5) },
-            default_fs_type: String::new(),
-            identity: "external-provisioner".into(),
-            clock: Arc::new(SystemClock::default()),
-        }
+        let common = sidecar::Settings::new("external-provisioner", Duration::from_secs(10), 100);
+        Self { common, default_fs_type: String::new(), capacity: None }
     }
 }
 
@@ -60,19 +49,21 @@ impl Default for Settings {
 enum Key {
     Claim(String, String),
     Volume(String),
+    Room(Room),
 }
 
 /// Making and deleting do not wait for each other.
 const CLAIMS: usize = 0;
 const VOLUMES: usize = 1;
+const CAPACITY: usize = 2;
+const LANES: usize = 3;
 
 /// What all workers share.
 struct Provisioner {
     driver: Driver,
-    settings: Settings,
+    settings: sidecar::Settings,
     client: Client,
-    controller: ControllerClient<tonic::transport::Channel>,
-    calls: Calls,
+    controller: Controller,
     events: Publisher,
     claims: Arc<Cache<PersistentVolumeClaim>>,
     volumes: Arc<Cache<PersistentVolume>>,
@@ -80,7 +71,9 @@ struct Provisioner {
     nodes: Arc<Cache<Node>>,
     csi_nodes: Arc<Cache<CSINode>>,
     attachments: Arc<Cache<VolumeAttachment>>,
-    lanes: Lanes<Key>,
+    /// None where nobody is to know of the driver's capacity.
+    published: Option<Published>,
+    lanes: Arc<Lanes<Key>>,
 }
 
 /// Runs until `stop`, or until the driver is lost.
@@ -91,24 +84,20 @@ pub async fn run(
     metrics: &Metrics,
     stop: CancellationToken,
 ) -> Result<(), Ended> {
-    let lost = connection.lost.clone();
-    let working = async {
-        let about = handshake(&connection, settings.timeout).await?;
-        let driver = Driver {
-            name: about.name.clone(),
-            topology: about.topology,
-            single_node_multi_writer: about.can(Rpc::SingleNodeMultiWriter),
-            default_fs_type: settings.default_fs_type.clone(),
-        };
-        let names = Arc::<Names>::default();
-        let events =
-            Publisher::new(client.clone(), settings.clock.clone(), "csi-provisioner", &settings.identity, names);
+    let Settings { common: settings, default_fs_type, capacity } = settings;
+    let timeout = settings.timeout;
+    let start = async |about: About| {
+        let published = capacity.filter(|_| about.can(Rpc::GetCapacity)).map(Published::new);
         let provisioner = Arc::new(Provisioner {
-            calls: Calls::new(metrics, &about.name),
-            controller: ControllerClient::new(connection.channel.clone()),
+            controller: Controller::new(&connection, &about.name, metrics, timeout),
+            driver: Driver {
+                topology: about.topology,
+                single_node_multi_writer: about.can(Rpc::SingleNodeMultiWriter),
+                default_fs_type,
+                name: about.name,
+            },
+            events: settings.publisher(&client, NAME),
             client,
-            driver,
-            events,
             claims: Cache::new(),
             volumes: Cache::new(),
             classes: Cache::new(),
@@ -117,17 +106,15 @@ pub async fn run(
             attachments: Cache::indexed(Some(|attachment| {
                 attachment.spec.source.persistent_volume_name.clone().into_iter().collect()
             })),
-            lanes: Lanes::new(2, settings.backoff, settings.clock.clone()),
+            published,
+            lanes: Arc::new(Lanes::new(LANES, settings.backoff, settings.clock.clone())),
             settings,
         });
         provisioner.subscribe();
+        provisioner.subscribe_capacity();
         provisioner.run().await
     };
-    tokio::select! {
-        ended = working => ended,
-        () = stop.cancelled() => Ok(()),
-        () = lost.cancelled() => Err(Ended::LostDriver),
-    }
+    sidecar::run(&connection, timeout, &stop, start).await
 }
 
 impl Worker for Provisioner {
@@ -145,37 +132,21 @@ impl Worker for Provisioner {
         match key {
             Key::Claim(namespace, name) => self.claim(namespace, name).await,
             Key::Volume(name) => self.volume(name).await,
+            Key::Room(room) => self.room(room).await,
         }
     }
 }
 
 impl Provisioner {
     fn subscribe(self: &Arc<Self>) {
-        let this = Arc::downgrade(self);
-        self.claims.subscribe(move |seen| {
-            let Some(this) = this.upgrade() else { return };
-            let key = Key::Claim(seen.object().namespace().unwrap_or_default(), seen.object().name_any());
-            match seen {
-                Seen::Applied { .. } => this.lanes.add(key, CLAIMS),
-                Seen::Deleted(_) => this.lanes.remove(&key),
-            }
-        });
-        let this = Arc::downgrade(self);
-        self.volumes.subscribe(move |seen| {
-            let Some(this) = this.upgrade() else { return };
-            let key = Key::Volume(seen.object().name_any());
-            match seen {
-                Seen::Applied { .. } => this.lanes.add(key, VOLUMES),
-                Seen::Deleted(_) => this.lanes.remove(&key),
-            }
-        });
+        self.lanes.follow(&self.claims, CLAIMS, claim_key);
+        self.lanes.follow(&self.volumes, VOLUMES, |volume| Key::Volume(volume.name_any()));
         let this = Arc::downgrade(self);
         self.classes.subscribe(move |seen| {
             let Some(this) = this.upgrade() else { return };
             let class = seen.object().name_any();
             for claim in this.claims.list().iter().filter(|claim| claim_class(claim) == class) {
-                let key = Key::Claim(claim.namespace().unwrap_or_default(), claim.name_any());
-                this.lanes.add(key, CLAIMS);
+                this.lanes.add(claim_key(claim), CLAIMS);
             }
         });
         let this = Arc::downgrade(self);
@@ -189,20 +160,25 @@ impl Provisioner {
     }
 
     async fn run(self: Arc<Self>) -> Result<(), Ended> {
-        let mut tasks = JoinSet::new();
-        macro_rules! follow {
-            ($($cache:ident),+) => {
-                $(tasks.spawn(self.$cache.clone().run(Api::all(self.client.clone()), watcher::Config::default()));)+
-                $(self.$cache.ready().await;)+
-            };
+        let mut tasks = Tasks::default();
+        tasks.watch(&self.claims, Api::all(self.client.clone()));
+        tasks.watch(&self.volumes, Api::all(self.client.clone()));
+        tasks.watch(&self.classes, Api::all(self.client.clone()));
+        tasks.watch(&self.nodes, Api::all(self.client.clone()));
+        tasks.watch(&self.csi_nodes, Api::all(self.client.clone()));
+        tasks.watch(&self.attachments, Api::all(self.client.clone()));
+        if let Some(published) = &self.published {
+            tasks.watch(&published.objects, published.api(self.client.clone()));
+            tasks.watch(&published.drivers, Api::all(self.client.clone()));
         }
-        follow!(claims, volumes, classes, nodes, csi_nodes, attachments);
-        for lane in [CLAIMS, VOLUMES] {
-            tasks.spawn(serve(self.clone(), lane));
-        }
-        while let Some(ended) = tasks.join_next().await {
-            ended?;
-        }
-        Ok(())
+        tasks.listed().await;
+        tasks.work(&self, LANES);
+        self.begin_capacity();
+        tasks.spawn(self.clone().refresh());
+        tasks.join().await
     }
+}
+
+fn claim_key(claim: &PersistentVolumeClaim) -> Key {
+    Key::Claim(claim.namespace().unwrap_or_default(), claim.name_any())
 }

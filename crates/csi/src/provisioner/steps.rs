@@ -3,6 +3,7 @@
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use serde_json::json;
 use tether_controllers::worker::log;
 use tether_crd::volume_snapshot::{VolumeSnapshot, VolumeSnapshotContent};
 use tether_model::reason::Reason;
@@ -17,15 +18,14 @@ use tether_plan::provisioner::{
 use tether_plan::resizer::requested;
 use tonic::{Code, Status};
 
-use super::Provisioner;
-use crate::call::{SecretError, call, capability, read_secret, words};
+use super::{NAME, Provisioner};
+use crate::call::{SecretError, capability, read_secret, words};
 use crate::lanes::Failed;
 use crate::proto::volume_content_source::{SnapshotSource, Type as SourceType, VolumeSource};
 use crate::proto::{
     CapacityRange, CreateVolumeRequest, DeleteVolumeRequest, Topology, TopologyRequirement, VolumeContentSource,
 };
 
-const NAME: &str = "csi-provisioner";
 const CREATE: &str = "/csi.v1.Controller/CreateVolume";
 const DELETE: &str = "/csi.v1.Controller/DeleteVolume";
 
@@ -38,6 +38,13 @@ enum StepError {
     Call(#[source] Box<Status>),
     #[error("could not save PersistentVolume: {0}")]
     Save(#[source] Box<kube::Error>),
+}
+
+impl StepError {
+    /// The driver has no room for it.
+    fn is_exhausted(&self) -> bool {
+        matches!(self, Self::Call(status) if status.code() == Code::ResourceExhausted)
+    }
 }
 
 impl Provisioner {
@@ -62,6 +69,7 @@ impl Provisioner {
                 let note = format!("Successfully provisioned volume {}", asked.name);
                 let event = Event::normal(&*claim, Reason::ProvisioningSucceeded, note);
                 self.events.publish(vec![event]).await;
+                self.used_room(name_of(&*class));
                 Ok(())
             }
             Err(error) => {
@@ -69,6 +77,31 @@ impl Provisioner {
                 let note = format!("failed to provision volume with StorageClass {:?}: {error}", name_of(&*class));
                 let event = Event::warning(&*claim, Reason::ProvisioningFailed, note);
                 self.events.publish(vec![event]).await;
+                if error.is_exhausted() && self.driver.topology && selected.is_some() {
+                    self.used_room(name_of(&*class));
+                    return self.give_back(&claim).await;
+                }
+                Err(Failed)
+            }
+        }
+    }
+
+    /// There is no room where the pod was to run: the scheduler is to choose again, and will tell.
+    async fn give_back(&self, claim: &PersistentVolumeClaim) -> Result<(), Failed> {
+        let api: Api<PersistentVolumeClaim> =
+            Api::namespaced(self.client.clone(), claim.metadata.namespace.as_deref().unwrap_or_default());
+        let body = json!({ "metadata": {
+            "uid": claim.metadata.uid,
+            "resourceVersion": claim.metadata.resource_version,
+            "annotations": { SELECTED_NODE: null },
+        } });
+        match api.patch(name_of(claim), &PatchParams::default(), &Patch::Merge(body)).await {
+            Ok(written) => {
+                self.claims.wrote(written);
+                Ok(())
+            }
+            Err(error) => {
+                tracing::warn!(claim = name_of(claim), %error, "no other node could be asked for, trying again later");
                 Err(Failed)
             }
         }
@@ -120,10 +153,9 @@ impl Provisioner {
             volume_content_source: asked.origin.as_ref().map(content_source),
             ..Default::default()
         };
-        let mut controller = self.controller.clone();
-        let answer = call(&self.calls, CREATE, self.settings.timeout, request, |request| async move {
-            controller.create_volume(request).await
-        });
+        let answer = self
+            .controller
+            .call(CREATE, request, |mut controller, request| async move { controller.create_volume(request).await });
         let answer = answer.await.map_err(|status| StepError::Call(Box::new(status)))?;
         let Some(volume) = answer.volume else {
             return Err(StepError::Call(Box::new(Status::internal("the driver answered without a volume"))));
@@ -165,8 +197,7 @@ impl Provisioner {
         if let VolumeChange::Delete { handle, secret, .. } = change {
             let request =
                 DeleteVolumeRequest { volume_id: handle, secrets: read_secret(&self.client, secret.as_ref()).await? };
-            let mut controller = self.controller.clone();
-            let answer = call(&self.calls, DELETE, self.settings.timeout, request, |request| async move {
+            let answer = self.controller.call(DELETE, request, |mut controller, request| async move {
                 controller.delete_volume(request).await
             });
             match answer.await {
@@ -179,6 +210,8 @@ impl Provisioner {
                 Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
                 Err(error) => return Err(StepError::Save(Box::new(error))),
             }
+            let class = volume.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref());
+            self.used_room(class.unwrap_or_default());
         }
         let Some(patch) = remove_finalizer(&volume.metadata, FINALIZER) else { return Ok(()) };
         let patch = serde_json::from_value(patch).expect("a patch that was written here must parse");

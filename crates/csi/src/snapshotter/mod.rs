@@ -6,53 +6,28 @@ mod steps;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::api::Api;
-use kube::runtime::watcher;
 use kube::{Client, ResourceExt as _};
 use tether_controllers::cache::{Cache, Seen};
-use tether_controllers::clock::{Clock, SystemClock};
-use tether_controllers::publish::{Names, Publisher};
+use tether_controllers::publish::Publisher;
 use tether_crd::volume_snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent};
 use tether_plan::binding::volume_name;
 use tether_plan::volume_snapshot::snapshot::content_name;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::attacher::Ended;
 use crate::connect::Connection;
-use crate::handshake::handshake;
-use crate::lanes::{Backoff, Failed, Lanes, Worker, serve};
-use crate::metrics::{Calls, Metrics};
-use crate::proto::controller_client::ControllerClient;
+use crate::handshake::About;
+use crate::lanes::{Failed, Lanes, Worker};
+use crate::metrics::Metrics;
 use crate::proto::controller_service_capability::rpc::Type as Rpc;
+use crate::sidecar::{self, Controller, Ended, Settings, Tasks};
 
 const NAME: &str = "csi-snapshotter";
 
-/// What may be set; the defaults are the upstream sidecar's.
-#[derive(Clone)]
-pub struct Settings {
-    /// For each call to the driver.
-    pub timeout: Duration,
-    /// Calls at a time.
-    pub workers: usize,
-    pub backoff: Backoff,
-    /// Who this process is, in events.
-    pub identity: String,
-    pub clock: Arc<dyn Clock>,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            timeout: Duration::from_secs(60),
-            workers: 10,
-            backoff: Backoff { first: SignedDuration::from_secs(1), longest: SignedDuration::from_mins(5) },
-            identity: "external-snapshotter".into(),
-            clock: Arc::new(SystemClock::default()),
-        }
-    }
+/// The upstream sidecar's.
+pub fn defaults() -> Settings {
+    Settings::new("external-snapshotter", Duration::from_secs(60), 10)
 }
 
 /// What is worked on.
@@ -71,8 +46,7 @@ struct Snapshotter {
     lists: bool,
     settings: Settings,
     client: Client,
-    controller: ControllerClient<tonic::transport::Channel>,
-    calls: Calls,
+    controller: Controller,
     events: Publisher,
     /// By the claim that they are of, and by the content that they name.
     snapshots: Arc<Cache<VolumeSnapshot>>,
@@ -80,7 +54,7 @@ struct Snapshotter {
     classes: Arc<Cache<VolumeSnapshotClass>>,
     claims: Arc<Cache<PersistentVolumeClaim>>,
     volumes: Arc<Cache<PersistentVolume>>,
-    lanes: Lanes<Key>,
+    lanes: Arc<Lanes<Key>>,
 }
 
 /// Runs until `stop`, or until the driver is lost. A driver without snapshots is left alone.
@@ -91,38 +65,29 @@ pub async fn run(
     metrics: &Metrics,
     stop: CancellationToken,
 ) -> Result<(), Ended> {
-    let lost = connection.lost.clone();
-    let working = async {
-        let about = handshake(&connection, settings.timeout).await?;
+    let timeout = settings.timeout;
+    let start = async |about: About| {
         if !about.can(Rpc::CreateDeleteSnapshot) {
-            tracing::info!(driver = about.name, "it makes no snapshots");
-            return std::future::pending().await;
+            return sidecar::idle(&about.name, "it makes no snapshots").await;
         }
-        let names = Arc::<Names>::default();
-        let events = Publisher::new(client.clone(), settings.clock.clone(), NAME, &settings.identity, names);
         let snapshotter = Arc::new(Snapshotter {
-            calls: Calls::new(metrics, &about.name),
-            controller: ControllerClient::new(connection.channel.clone()),
+            controller: Controller::new(&connection, &about.name, metrics, timeout),
             lists: about.can(Rpc::ListSnapshots),
             driver: about.name,
+            events: settings.publisher(&client, NAME),
             client,
-            events,
             snapshots: Cache::whole(Some(snapshot_words)),
             contents: Cache::whole(None),
             classes: Cache::whole(None),
             claims: Cache::new(),
             volumes: Cache::new(),
-            lanes: Lanes::new(2, settings.backoff, settings.clock.clone()),
+            lanes: Arc::new(Lanes::new(2, settings.backoff, settings.clock.clone())),
             settings,
         });
         snapshotter.subscribe();
         snapshotter.run().await
     };
-    tokio::select! {
-        ended = working => ended,
-        () = stop.cancelled() => Ok(()),
-        () = lost.cancelled() => Err(Ended::LostDriver),
-    }
+    sidecar::run(&connection, timeout, &stop, start).await
 }
 
 /// Snapshots are looked up by their claim and by their content.
@@ -130,6 +95,10 @@ fn snapshot_words(snapshot: &VolumeSnapshot) -> Vec<String> {
     let namespace = snapshot.metadata.namespace.as_deref().unwrap_or_default();
     let claim = snapshot.spec.source.persistent_volume_claim_name.as_deref().map(|claim| of_claim(namespace, claim));
     claim.into_iter().chain([of_content(&content_name(snapshot))]).collect()
+}
+
+fn snapshot_key(snapshot: &VolumeSnapshot) -> Key {
+    Key::Snapshot(snapshot.namespace().unwrap_or_default(), snapshot.name_any())
 }
 
 fn of_claim(namespace: &str, claim: &str) -> String {
@@ -161,28 +130,19 @@ impl Worker for Snapshotter {
 
 impl Snapshotter {
     fn subscribe(self: &Arc<Self>) {
+        self.lanes.follow(&self.snapshots, SNAPSHOTS, snapshot_key);
+        self.lanes.follow(&self.contents, CONTENTS, |content| Key::Content(content.name_any()));
         let this = Arc::downgrade(self);
         self.snapshots.subscribe(move |seen| {
-            let Some(this) = this.upgrade() else { return };
-            let key = Key::Snapshot(seen.object().namespace().unwrap_or_default(), seen.object().name_any());
-            match seen {
-                Seen::Applied { .. } => this.lanes.add(key, SNAPSHOTS),
-                Seen::Deleted(_) => {
-                    this.lanes.remove(&key);
-                    // It may have kept its content from going.
-                    this.lanes.add(Key::Content(content_name(seen.object())), CONTENTS);
-                }
+            if let (Some(this), Seen::Deleted(gone)) = (this.upgrade(), seen) {
+                // It may have kept its content from going.
+                this.lanes.add(Key::Content(content_name(gone)), CONTENTS);
             }
         });
         let this = Arc::downgrade(self);
         self.contents.subscribe(move |seen| {
             let Some(this) = this.upgrade() else { return };
-            let name = seen.object().name_any();
-            this.wake(&of_content(&name));
-            match seen {
-                Seen::Applied { .. } => this.lanes.add(Key::Content(name), CONTENTS),
-                Seen::Deleted(_) => this.lanes.remove(&Key::Content(name)),
-            }
+            this.wake(&of_content(&seen.object().name_any()));
         });
         let this = Arc::downgrade(self);
         self.claims.subscribe(move |seen| {
@@ -197,7 +157,7 @@ impl Snapshotter {
                 this.lanes.add(Key::Content(content.name_any()), CONTENTS);
             }
             for snapshot in this.snapshots.list() {
-                this.lanes.add(Key::Snapshot(snapshot.namespace().unwrap_or_default(), snapshot.name_any()), SNAPSHOTS);
+                this.lanes.add(snapshot_key(&snapshot), SNAPSHOTS);
             }
         });
     }
@@ -205,26 +165,20 @@ impl Snapshotter {
     /// Looks at the snapshots that are found under a word.
     fn wake(&self, word: &str) {
         for snapshot in self.snapshots.find(word) {
-            self.lanes.add(Key::Snapshot(snapshot.namespace().unwrap_or_default(), snapshot.name_any()), SNAPSHOTS);
+            self.lanes.add(snapshot_key(&snapshot), SNAPSHOTS);
         }
     }
 
     async fn run(self: Arc<Self>) -> Result<(), Ended> {
-        let mut tasks = JoinSet::new();
-        macro_rules! follow {
-            ($($cache:ident),+) => {
-                $(tasks.spawn(self.$cache.clone().run(Api::all(self.client.clone()), watcher::Config::default()));)+
-                $(self.$cache.ready().await;)+
-            };
-        }
-        follow!(volumes, claims, classes, contents, snapshots);
-        for lane in [SNAPSHOTS, CONTENTS] {
-            tasks.spawn(serve(self.clone(), lane));
-        }
-        while let Some(ended) = tasks.join_next().await {
-            ended?;
-        }
-        Ok(())
+        let mut tasks = Tasks::default();
+        tasks.watch(&self.volumes, Api::all(self.client.clone()));
+        tasks.watch(&self.claims, Api::all(self.client.clone()));
+        tasks.watch(&self.classes, Api::all(self.client.clone()));
+        tasks.watch(&self.contents, Api::all(self.client.clone()));
+        tasks.watch(&self.snapshots, Api::all(self.client.clone()));
+        tasks.listed().await;
+        tasks.work(&self, 2);
+        tasks.join().await
     }
 
     /// The volume of a claim.

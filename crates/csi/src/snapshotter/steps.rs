@@ -18,7 +18,7 @@ use tether_plan::volume_snapshot::{BEING_CREATED, BEING_DELETED, CONTENT_FINALIZ
 use tonic::{Code, Status};
 
 use super::{NAME, Snapshotter};
-use crate::call::{call, words};
+use crate::call::{SecretError, read_secret, words};
 use crate::lanes::Failed;
 use crate::proto::{CreateSnapshotRequest, DeleteSnapshotRequest, ListSnapshotsRequest, Snapshot};
 
@@ -29,6 +29,8 @@ const LIST: &str = "/csi.v1.Controller/ListSnapshots";
 /// Why a step did not succeed.
 #[derive(Debug, thiserror::Error)]
 enum StepError {
+    #[error("{0}")]
+    Secret(#[from] SecretError),
     #[error("{}", words(.0))]
     Call(#[source] Box<Status>),
     #[error("could not save {0}: {1}")]
@@ -151,6 +153,7 @@ impl Snapshotter {
         let observed = content::Observed { content: &held, class: class.as_deref(), snapshot: snapshot.as_deref() };
         let plan = content::decide(&self.driver, &observed);
         log(NAME, &plan);
+        self.events.publish(plan.events).await;
         for change in plan.changes {
             let is_delete = matches!(change, ContentChange::Delete { .. });
             match self.change_content(&held, change).await {
@@ -175,17 +178,16 @@ impl Snapshotter {
                 all.push(CONTENT_FINALIZER.to_owned());
                 self.patch(&content, json!({ "metadata": { "finalizers": all } })).await?;
             }
-            ContentChange::Create { content, name, volume, parameters } => {
+            ContentChange::Create { content, name, volume, parameters, secret } => {
                 let request = CreateSnapshotRequest {
                     source_volume_id: volume,
                     name,
-                    secrets: HashMap::new(),
+                    secrets: read_secret(&self.client, secret.as_ref()).await?,
                     parameters: parameters.into_iter().collect(),
                 };
                 let mark = |value: Value| json!({ "metadata": { "annotations": { BEING_CREATED: value } } });
                 self.patch(&content, mark(json!("yes"))).await?;
-                let mut controller = self.controller.clone();
-                let answer = call(&self.calls, CREATE, self.settings.timeout, request, |request| async move {
+                let answer = self.controller.call(CREATE, request, |mut controller, request| async move {
                     controller.create_snapshot(request).await
                 });
                 let made =
@@ -196,17 +198,18 @@ impl Snapshotter {
                     return Err(StepError::NotReady);
                 }
             }
-            ContentChange::Check { content, handle } => {
-                let found = if self.lists { self.find(&handle).await? } else { existing(&handle) };
+            ContentChange::Check { content, handle, secret } => {
+                let secrets = read_secret(&self.client, secret.as_ref()).await?;
+                let found = if self.lists { self.find(&handle, secrets).await? } else { existing(&handle) };
                 self.tell(&content, &found).await?;
                 if !found.ready_to_use {
                     return Err(StepError::NotReady);
                 }
             }
-            ContentChange::Delete { content, handle } => {
-                let request = DeleteSnapshotRequest { snapshot_id: handle, secrets: HashMap::new() };
-                let mut controller = self.controller.clone();
-                let answer = call(&self.calls, DELETE, self.settings.timeout, request, |request| async move {
+            ContentChange::Delete { content, handle, secret } => {
+                let secrets = read_secret(&self.client, secret.as_ref()).await?;
+                let request = DeleteSnapshotRequest { snapshot_id: handle, secrets };
+                let answer = self.controller.call(DELETE, request, |mut controller, request| async move {
                     controller.delete_snapshot(request).await
                 });
                 match answer.await {
@@ -231,12 +234,11 @@ impl Snapshotter {
         }
     }
 
-    async fn find(&self, handle: &str) -> Result<Snapshot, StepError> {
-        let request = ListSnapshotsRequest { snapshot_id: handle.to_owned(), ..Default::default() };
-        let mut controller = self.controller.clone();
-        let answer = call(&self.calls, LIST, self.settings.timeout, request, |request| async move {
-            controller.list_snapshots(request).await
-        });
+    async fn find(&self, handle: &str, secrets: HashMap<String, String>) -> Result<Snapshot, StepError> {
+        let request = ListSnapshotsRequest { snapshot_id: handle.to_owned(), secrets, ..Default::default() };
+        let answer = self
+            .controller
+            .call(LIST, request, |mut controller, request| async move { controller.list_snapshots(request).await });
         let found = answer.await?.entries.into_iter().find_map(|entry| entry.snapshot);
         Ok(found.ok_or_else(|| Status::not_found(format!("the driver has no snapshot {handle}")))?)
     }

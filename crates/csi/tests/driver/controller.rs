@@ -1,6 +1,11 @@
 //! Volumes come, are published and grow, each call twice; and what is refused says why.
 
-use tether_crd::{Volume, VolumeAttachment, names};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use kube::api::{ListParams, Patch, PatchParams};
+use serde_json::json;
+use tether_crd::{Engine, Volume, VolumeAttachment, names};
 use tether_csi::proto::volume_capability::access_mode::Mode;
 use tether_csi::proto::{
     CapacityRange, ControllerExpandVolumeRequest, ControllerGetVolumeRequest, ControllerPublishVolumeRequest,
@@ -75,6 +80,38 @@ async fn a_volume_from_birth_to_death_with_every_call_repeated() {
     }
     assert!(lab.api::<Volume>().get_opt("pvc-1").await.unwrap().is_none());
     lab.controller.controller_unpublish_volume(unpublish("pvc-1", "node-1")).await.unwrap();
+}
+
+/// After success the volume can be published elsewhere; until then the caller waits, and may come back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_is_unpublished_when_it_has_left_the_node() {
+    let mut lab = Lab::new().await;
+    lab.controller.create_volume(a_volume("v1", mount("ext4"))).await.unwrap();
+    lab.controller.controller_publish_volume(publish("v1", "node-1", mount("ext4"))).await.unwrap();
+
+    lab.agents_rest.store(true, Ordering::Relaxed);
+    let mut hasty = tonic::Request::new(unpublish("v1", "node-1"));
+    hasty.set_timeout(Duration::from_millis(300));
+    let late = lab.controller.controller_unpublish_volume(hasty).await.unwrap_err();
+    assert!(matches!(late.code(), Code::DeadlineExceeded | Code::Cancelled), "its engine still runs: {late}");
+    let attachment = lab.api::<VolumeAttachment>().get("v1").await.unwrap();
+    assert!(attachment.spec.attachment_tickets.is_empty(), "it is on its way all the same");
+
+    lab.agents_rest.store(false, Ordering::Relaxed);
+    lab.controller.controller_unpublish_volume(unpublish("v1", "node-1")).await.unwrap();
+    let engines = lab.api::<Engine>().list(&ListParams::default()).await.unwrap();
+    assert!(engines.iter().all(|engine| engine.spec.node_id.is_empty()), "{engines:?}");
+    lab.controller.controller_publish_volume(publish("v1", "node-2", mount("ext4"))).await.unwrap();
+
+    // Somebody else wants it there, too: it stays, and nobody waits for it to go.
+    let by_hand = json!({ "id": "by-hand", "type": "longhorn-api", "nodeID": "node-2", "parameters": {} });
+    let body = json!({ "spec": { "attachmentTickets": { "by-hand": by_hand } } });
+    let tickets = lab.api::<VolumeAttachment>();
+    tickets.patch("v1", &PatchParams::default(), &Patch::Merge(body)).await.unwrap();
+    lab.agents_rest.store(true, Ordering::Relaxed);
+    lab.controller.controller_unpublish_volume(unpublish("v1", "node-2")).await.unwrap();
+    let kept = tickets.get("v1").await.unwrap().spec.attachment_tickets;
+    assert_eq!(kept.keys().collect::<Vec<_>>(), ["by-hand"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -154,4 +191,31 @@ async fn room_is_counted_where_it_is_asked_for() {
     assert_eq!(all.available_capacity, 2 * one.available_capacity);
     assert_eq!(one.maximum_volume_size, Some(one.available_capacity));
     assert_eq!(at(Some("none")).await.available_capacity, 0);
+
+    let zone = json!({ "status": { "zone": "z1" } });
+    for node in ["node-1", "node-2"] {
+        let nodes = lab.api::<tether_crd::Node>();
+        nodes.patch_status(node, &PatchParams::default(), &Patch::Merge(&zone)).await.unwrap();
+    }
+    let mut of = async |parameters: &[(&str, &str)]| {
+        let segments = [("kubernetes.io/hostname", "node-1"), ("topology.kubernetes.io/zone", "z1")];
+        let pairs = |all: &[(&str, &str)]| all.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let request = GetCapacityRequest {
+            accessible_topology: Some(Topology { segments: pairs(&segments) }),
+            parameters: pairs(parameters),
+            ..Default::default()
+        };
+        lab.controller.get_capacity(request).await.map(tonic::Response::into_inner)
+    };
+    let zone = loop {
+        let zone = of(&[("storageCapacityMode", "zone")]).await.unwrap();
+        if zone.available_capacity == all.available_capacity {
+            break zone;
+        }
+    };
+    assert_eq!(zone.maximum_volume_size, one.maximum_volume_size, "a replica is on one disk");
+    assert_eq!(of(&[("diskSelector", "ssd")]).await.unwrap().available_capacity, 0, "no disk has the tag");
+    let wrong = of(&[("storageCapacityMode", "rack")]).await.unwrap_err();
+    assert_eq!(wrong.code(), Code::InvalidArgument);
+    assert!(wrong.message().contains("rack"), "{wrong}");
 }

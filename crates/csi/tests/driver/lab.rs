@@ -1,10 +1,12 @@
 //! A cluster in memory with two storage nodes, and the driver on a socket.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kube::Client;
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
+use kube::runtime::wait::await_condition;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tether_apiserver::Server;
@@ -25,6 +27,7 @@ use tonic::transport::Channel;
 
 /// How often the pretended agents look; real ones are told.
 const LOOK: Duration = Duration::from_millis(5);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Lab {
     pub(crate) client: Client,
@@ -34,6 +37,9 @@ pub(crate) struct Lab {
     pub(crate) dir: tempfile::TempDir,
     /// What engines show volumes as.
     pub(crate) endpoint: Arc<Mutex<String>>,
+    pub(crate) driver: Driver,
+    /// While it is set, no agent does anything.
+    pub(crate) agents_rest: Arc<AtomicBool>,
     stop: CancellationToken,
     _connection: Connection,
     _tasks: JoinSet<()>,
@@ -58,10 +64,14 @@ impl Lab {
         for node in ["node-1", "node-2"] {
             add_storage_node(&client, node).await;
         }
-        let (agents, shown) = (client.clone(), endpoint.clone());
+        let agents_rest = Arc::new(AtomicBool::new(false));
+        let (agents, shown, rest) = (client.clone(), endpoint.clone(), agents_rest.clone());
         tasks.spawn(async move {
             loop {
                 tokio::time::sleep(LOOK).await;
+                if rest.load(Ordering::Relaxed) {
+                    continue;
+                }
                 let endpoint = shown.lock().clone();
                 carry_out(&agents, &endpoint).await;
             }
@@ -79,8 +89,8 @@ impl Lab {
         let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
         let options = Options { controller: true, node: Some("node-1".into()) };
         let driver = Driver::new(client.clone(), options, &stop);
-        let token = stop.clone();
-        tasks.spawn(async move { driver.serve(listener, token).await.unwrap() });
+        let (serving, token) = (driver.clone(), stop.clone());
+        tasks.spawn(async move { serving.serve(listener, token).await.unwrap() });
         let connection = connect(&Address(socket)).await.unwrap();
         let channel = || connection.channel.clone();
         Self {
@@ -90,6 +100,8 @@ impl Lab {
             client,
             dir,
             endpoint,
+            driver,
+            agents_rest,
             stop,
             _connection: connection,
             _tasks: tasks,
@@ -126,33 +138,39 @@ pub(crate) fn a_volume(name: &str, capability: VolumeCapability) -> CreateVolume
     }
 }
 
-async fn create<K>(client: &Client, mut object: Value)
+/// Makes an object, which need not say of which kind it is.
+pub(crate) async fn make<K>(api: &Api<K>, mut object: Value)
 where
-    K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
-        + Clone
-        + serde::de::DeserializeOwned
-        + serde::Serialize
-        + std::fmt::Debug,
+    K: kube::Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + serde::Serialize + std::fmt::Debug,
 {
-    object["metadata"]["namespace"] = json!(NAMESPACE);
     object["apiVersion"] = json!(K::api_version(&()));
     object["kind"] = json!(K::kind(&()));
-    let api: Api<K> = Api::namespaced(client.clone(), NAMESPACE);
     api.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
+}
+
+/// Waits until the object is as wanted; `None` is an object that is not there.
+pub(crate) async fn until<K>(api: &Api<K>, name: &str, what: &str, wanted: impl Fn(Option<&K>) -> bool) -> Option<K>
+where
+    K: kube::Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + Sync + 'static,
+{
+    let waiting = await_condition(api.clone(), name, |object: Option<&K>| wanted(object));
+    let waited = tokio::time::timeout(PATIENCE, Box::pin(waiting)).await;
+    let found = api.get_opt(name).await;
+    waited.unwrap_or_else(|_| panic!("{name} never became {what}: {found:?}")).unwrap()
 }
 
 async fn add_storage_node(client: &Client, name: &str) {
     let disk = json!({ "path": "/var/lib/longhorn", "allowScheduling": true, "diskType": "filesystem" });
     let spec = json!({ "name": name, "allowScheduling": true, "disks": { "default": disk } });
-    create::<Node>(client, json!({ "metadata": { "name": name }, "spec": spec })).await;
+    let api: Api<Node> = Api::namespaced(client.clone(), NAMESPACE);
+    make(&api, json!({ "metadata": { "name": name }, "spec": spec })).await;
     let yes = json!([{ "type": "Ready", "status": "True" }, { "type": "Schedulable", "status": "True" }]);
     let disk = json!({ "diskUUID": format!("disk-{name}"), "storageAvailable": 90_i64 << 30,
                        "storageMaximum": 100_i64 << 30, "conditions": yes });
-    let api: Api<Node> = Api::namespaced(client.clone(), NAMESPACE);
     say(&api, name, json!({ "conditions": yes, "diskStatus": { "default": disk } })).await;
     let manager = format!("instance-manager-{name}");
-    create::<InstanceManager>(client, json!({ "metadata": { "name": manager }, "spec": { "nodeID": name } })).await;
     let api: Api<InstanceManager> = Api::namespaced(client.clone(), NAMESPACE);
+    make(&api, json!({ "metadata": { "name": manager }, "spec": { "nodeID": name } })).await;
     say(&api, &manager, json!({ "currentState": "running" })).await;
 }
 

@@ -23,6 +23,13 @@ impl Loop {
         let made = Command::new("losetup").args(["--find", "--show"]).arg(&file).output().ok()?;
         made.status.success().then(|| Self(String::from_utf8(made.stdout).unwrap().trim().to_owned()))
     }
+
+    /// The device becomes larger.
+    fn grow(&self, dir: &Path, megabytes: u64) {
+        let file = std::fs::File::options().write(true).open(dir.join("disk.img")).unwrap();
+        file.set_len(megabytes << 20).unwrap();
+        assert!(Command::new("losetup").args(["--set-capacity", &self.0]).status().unwrap().success());
+    }
 }
 
 impl Drop for Loop {
@@ -126,6 +133,28 @@ async fn a_file_system_is_made_mounted_shown_read_only_and_found_again() {
         .node_unstage_volume(NodeUnstageVolumeRequest { volume_id: "v1".into(), staging_target_path })
         .await
         .unwrap();
+}
+
+/// A volume may have grown by little while nobody had it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_system_fits_its_device_when_it_is_mounted_however_little_that_grew() {
+    let wanted = mount("ext4");
+    let Some((mut lab, device)) = lab_with_device(&wanted).await else { return };
+    let staging = lab.dir.path().join("staging");
+    let staging_target_path = staging.display().to_string();
+    let mut sizes = Vec::new();
+    for megabytes in [64, 66, 72, 72] {
+        device.grow(lab.dir.path(), megabytes);
+        lab.node.node_stage_volume(stage(&staging, wanted.clone())).await.unwrap();
+        let stats = rustix::fs::statvfs(&staging).unwrap();
+        sizes.push(stats.f_blocks * stats.f_frsize);
+        std::fs::write(staging.join("file"), "data").unwrap();
+        let unstage =
+            NodeUnstageVolumeRequest { volume_id: "v1".into(), staging_target_path: staging_target_path.clone() };
+        lab.node.node_unstage_volume(unstage).await.unwrap();
+    }
+    let grown: Vec<i64> = sizes.windows(2).map(|pair| (pair[1] - pair[0]).try_into().unwrap()).collect();
+    assert_eq!(grown, [2 << 20, 6 << 20, 0], "{sizes:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

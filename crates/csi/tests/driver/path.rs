@@ -3,8 +3,7 @@
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, ServiceAccount};
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass, VolumeAttachment};
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
-use kube::runtime::wait::await_condition;
-use serde_json::{Value, json};
+use serde_json::json;
 use tether_crd::{Volume, names};
 use tether_csi::connect::{Address, connect};
 use tether_csi::metrics::Metrics;
@@ -12,26 +11,6 @@ use tether_csi::{attacher, provisioner};
 use tokio_util::sync::CancellationToken;
 
 use crate::lab::*;
-
-async fn make<K>(api: &Api<K>, mut object: Value)
-where
-    K: kube::Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + serde::Serialize + std::fmt::Debug,
-{
-    object["apiVersion"] = json!(K::api_version(&()));
-    object["kind"] = json!(K::kind(&()));
-    api.create(&kube::api::PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
-}
-
-/// Waits until the object is as wanted; `None` is an object that is not there.
-async fn until<K>(api: &Api<K>, name: &str, what: &str, wanted: impl Fn(Option<&K>) -> bool) -> Option<K>
-where
-    K: kube::Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + Sync + 'static,
-{
-    let waiting = await_condition(api.clone(), name, |object: Option<&K>| wanted(object));
-    let waited = tokio::time::timeout(std::time::Duration::from_secs(60), Box::pin(waiting)).await;
-    let found = api.get_opt(name).await;
-    waited.unwrap_or_else(|_| panic!("{name} never became {what}: {found:?}")).unwrap()
-}
 
 async fn start_loops(lab: &Lab) {
     let address = Address(lab.dir.path().join("csi.sock"));
@@ -47,7 +26,7 @@ async fn start_loops(lab: &Lab) {
     });
 }
 
-async fn start_node(lab: &Lab) {
+pub(crate) async fn start_node(lab: &Lab) {
     let nodes: Api<Node> = Api::all(lab.client.clone());
     let managed = json!({ "volumes.kubernetes.io/controller-managed-attach-detach": "true" });
     make(&nodes, json!({ "metadata": { "name": "node-1", "annotations": managed } })).await;

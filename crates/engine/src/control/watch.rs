@@ -9,7 +9,7 @@
 //! so a slow watcher costs nothing and skips states, but always gets the last one: how an instance ended is told before
 //! its removal.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ pub(super) async fn watch(registry: Arc<Registry>, watcher: mpsc::Sender<Told>) 
     let mut changes = registry.changes();
     let (told, mut news) = mpsc::channel(QUEUE);
     let mut known: BTreeMap<String, Uuid> = BTreeMap::new();
-    let mut followers = JoinSet::new();
+    let mut followers = Followers::default();
     // Followers that have said everything: it is in the queue.
     let mut silent: BTreeSet<Uuid> = BTreeSet::new();
     // Instances of the beginning that were not told yet; None once `listed` was said.
@@ -73,11 +73,7 @@ pub(super) async fn watch(registry: Arc<Registry>, watcher: mpsc::Sender<Told>) 
         }
         for (name, entry) in present {
             if known.insert(name.clone(), entry.uid) != Some(entry.uid) {
-                let (uid, following) = (entry.uid, follow(name, entry, told.clone()));
-                followers.spawn(async move {
-                    following.await;
-                    uid
-                });
+                followers.spawn(entry.uid, follow(name, entry, told.clone()));
             }
         }
         if missing.as_ref().is_some_and(BTreeSet::is_empty) {
@@ -88,7 +84,7 @@ pub(super) async fn watch(registry: Arc<Registry>, watcher: mpsc::Sender<Told>) 
         }
         tokio::select! {
             _ = changes.changed() => {}
-            Some(ended) = followers.join_next() => silent.extend(ended),
+            Some(ended) = followers.next() => drop(silent.insert(ended)),
             Some(news) = news.recv() => {
                 if !tell(&watcher, news, &known, &mut missing).await {
                     return;
@@ -96,6 +92,33 @@ pub(super) async fn watch(registry: Arc<Registry>, watcher: mpsc::Sender<Told>) 
             }
             () = watcher.closed() => return,
         }
+    }
+}
+
+/// Those who follow instances, by the runs that they follow.
+#[derive(Default)]
+struct Followers {
+    tasks: JoinSet<()>,
+    runs: HashMap<tokio::task::Id, Uuid>,
+}
+
+impl Followers {
+    fn spawn(&mut self, run: Uuid, following: impl Future<Output = ()> + Send + 'static) {
+        let task = self.tasks.spawn(following);
+        self.runs.insert(task.id(), run);
+    }
+
+    /// The run of whoever ended next; also of one that panicked, for an instance's removal is told whatever became of who
+    /// followed it. None while nobody follows anything.
+    async fn next(&mut self) -> Option<Uuid> {
+        let ended = match self.tasks.join_next_with_id().await? {
+            Ok((task, ())) => task,
+            Err(error) => {
+                tracing::error!(%error, "an instance is not followed any more");
+                error.id()
+            }
+        };
+        self.runs.remove(&ended)
     }
 }
 
@@ -145,5 +168,22 @@ async fn follow(name: String, entry: Entry, told: mpsc::Sender<News>) {
             let ended = replica.wait_ended().await;
             say(shown::ended(&name, &entry, &ended)).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_follower_that_panics_has_ended_like_any_other() {
+        let mut followers = Followers::default();
+        assert_eq!(followers.next().await, None);
+        let (well, broken) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        followers.spawn(broken, async { panic!("a defect on purpose") });
+        assert_eq!(followers.next().await, Some(broken));
+        followers.spawn(well, async {});
+        assert_eq!(followers.next().await, Some(well));
+        assert!(followers.runs.is_empty());
     }
 }

@@ -316,6 +316,10 @@ impl Machine for EngineServer {
         }
         self.settle(now, out);
     }
+
+    fn in_hand(&self) -> usize {
+        self.engine.as_ref().map_or(0, Engine::pending)
+    }
 }
 
 /// For members and birth: sending needs nothing but sockets.

@@ -47,6 +47,11 @@ pub trait Machine {
     type Return;
 
     fn handle(&mut self, event: Event<'_, Self>, now: Time, out: &mut Effects<Self>);
+
+    /// How many requests it works on: where they come one by one, a host does well to look for what comes next.
+    fn in_hand(&self) -> usize {
+        0
+    }
 }
 
 /// What happened.

@@ -101,6 +101,10 @@ impl<F: Files + Located> Store<F> {
         self.volume.size()
     }
 
+    pub fn in_hand(&self) -> usize {
+        self.volume.in_hand()
+    }
+
     pub fn is_idle(&self) -> bool {
         self.volume.is_idle() && self.alone.is_empty() && self.out.ops.is_empty()
     }

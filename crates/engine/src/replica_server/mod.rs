@@ -351,6 +351,10 @@ impl<F: Files + Located> Machine for ReplicaServer<F> {
         }
         self.check_stopped(out);
     }
+
+    fn in_hand(&self) -> usize {
+        self.store.in_hand()
+    }
 }
 
 /// A replica's name from the store's text.

@@ -17,6 +17,7 @@ mod patience;
 mod queue;
 mod socket;
 mod timers;
+mod turns;
 
 use std::collections::HashMap;
 use std::io;
@@ -123,6 +124,7 @@ impl<M: Machine> Host<M> {
 
     /// Runs until the machine ends.
     pub fn run(&mut self) -> Result<Finish, RingError> {
+        turns::ask_for_short_ones();
         self.listen_for_letters();
         self.tell(Event::Started);
         let mut completions = Vec::new();
@@ -133,7 +135,7 @@ impl<M: Machine> Host<M> {
             }
             let wait =
                 if self.resumed.is_empty() { self.timers.wait(self.now) } else { Some(std::time::Duration::ZERO) };
-            self.queue.enter(wait)?;
+            self.queue.enter(wait, self.machine.as_ref().map_or(0, Machine::in_hand))?;
             self.now = clock::now();
             // What a timer sets again for a moment that is past comes in the next turn, after everybody else.
             let due: Vec<_> = std::iter::from_fn(|| self.timers.due(self.now)).collect();
@@ -537,7 +539,7 @@ impl<M: Machine> Host<M> {
         let mut completions = Vec::new();
         while self.queue.in_flight() > 0 {
             let now = clock::now();
-            if now >= end || self.queue.enter(Some(std::time::Duration::from_micros(end.0 - now.0))).is_err() {
+            if now >= end || self.queue.enter(Some(std::time::Duration::from_micros(end.0 - now.0)), 0).is_err() {
                 return false;
             }
             completions.clear();

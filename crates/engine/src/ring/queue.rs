@@ -2,13 +2,14 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{IoUring, squeue};
 
 use super::clock;
-use super::patience::{CROWDED, Patience};
+use super::patience::Patience;
+use crate::host::Time;
 
 /// Entries submitted at once; a turn that makes more submits in between.
 const SUBMISSION_ENTRIES: u32 = 512;
@@ -152,25 +153,27 @@ impl Queue {
         self.in_flight
     }
 
-    /// Submits everything queued and waits for at least one completion, or until `timeout`.
-    pub fn enter(&mut self, timeout: Option<Duration>) -> Result<(), RingError> {
+    /// Submits everything queued and waits for at least one completion, or until `timeout`. `in_hand`: how many requests
+    /// the machine works on.
+    pub fn enter(&mut self, timeout: Option<Duration>, in_hand: usize) -> Result<(), RingError> {
+        self.patience.works_on(in_hand);
         self.fill();
         while !self.waiting.is_empty() {
             ignore_transient(self.ring.submit())?;
             self.fill();
         }
         let from = clock::now();
-        self.wait(timeout)?;
+        self.wait(from, timeout)?;
         self.patience.waited(from, clock::now());
         Ok(())
     }
 
-    fn wait(&mut self, timeout: Option<Duration>) -> Result<(), RingError> {
+    fn wait(&mut self, now: Time, timeout: Option<Duration>) -> Result<(), RingError> {
         if !self.ring.completion().is_empty() {
             return ignore_transient(self.ring.submit());
         }
-        let look = self.patience.look().min(timeout.unwrap_or(Duration::MAX));
-        if !look.is_zero() && self.look(look)? {
+        let look = self.patience.look(now).min(timeout.unwrap_or(Duration::MAX));
+        if !look.is_zero() && self.look(now, look)? {
             return Ok(());
         }
         match timeout {
@@ -184,25 +187,25 @@ impl Queue {
     }
 
     /// Submits, then looks for completions for a while; true if there are any.
-    fn look(&mut self, long: Duration) -> Result<bool, RingError> {
-        let end = Instant::now() + long;
+    fn look(&mut self, now: Time, long: Duration) -> Result<bool, RingError> {
+        let end = Time(now.0.saturating_add(long.as_micros() as u64));
         let queued = self.ring.submission().len() as u32;
         self.take_in(queued)?;
         loop {
             if !self.ring.completion().is_empty() {
                 return Ok(true);
             }
-            let now = Instant::now();
-            if now >= end {
+            if self.ring.submission().taskrun() {
+                self.take_in(0)?;
+                continue;
+            }
+            let before = clock::now();
+            if before >= end {
                 return Ok(false);
             }
             std::thread::yield_now();
-            if now.elapsed() > CROWDED {
-                self.patience.crowded();
+            if self.patience.yielded(before, clock::now()) {
                 return Ok(false);
-            }
-            if self.ring.submission().taskrun() {
-                self.take_in(0)?;
             }
         }
     }

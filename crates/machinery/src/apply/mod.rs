@@ -192,7 +192,7 @@ fn updated(
     reconcile(&mut managers, write.ty());
     let changes = compare(old, new, write.ty())?.without(write.reset);
     for managed in managers.0.values_mut() {
-        managed.set = still_owned(&managed.set, &changes);
+        lose(&mut managed.set, &changes);
     }
     managers.0.retain(|_, managed| !managed.set.is_empty());
     let own = changes.modified.union(&changes.added).difference(&UNOWNED);
@@ -206,9 +206,13 @@ fn updated(
     Ok(managers)
 }
 
-/// What another manager keeps after these changes.
-fn still_owned(set: &FieldSet, changes: &Comparison) -> FieldSet {
-    set.difference(&changes.modified).difference(&changes.added).difference(&changes.removed)
+/// Takes from a manager what these changes made somebody else's. Most managers lose nothing by most changes.
+fn lose(set: &mut FieldSet, changes: &Comparison) {
+    for changed in [&changes.modified, &changes.added, &changes.removed] {
+        if set.meets(changed) {
+            *set = set.difference(changed);
+        }
+    }
 }
 
 /// Adapts the sets to a schema that has become more atomic since they were written.
@@ -338,7 +342,7 @@ fn merged(
         if !taken.is_empty() {
             conflicts.add(id, &taken);
         }
-        managed.set = still_owned(&managed.set, &changes);
+        lose(&mut managed.set, &changes);
     }
     if !force && !conflicts.is_empty() {
         return Err(ApplyError::Conflicts(conflicts));

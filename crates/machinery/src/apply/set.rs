@@ -158,6 +158,15 @@ impl FieldSet {
         })
     }
 
+    /// Whether some field is in both.
+    pub fn meets(&self, other: &Self) -> bool {
+        let (fewer, more) = if self.nodes.len() <= other.nodes.len() { (self, other) } else { (other, self) };
+        fewer
+            .nodes
+            .iter()
+            .any(|a| more.node(&a.element).is_some_and(|b| (a.member && b.member) || a.below.meets(&b.below)))
+    }
+
     /// Whether everything in this set is in the other.
     pub fn is_subset(&self, other: &Self) -> bool {
         self.nodes
@@ -379,6 +388,7 @@ mod tests {
             let below = |path: &FieldPath| (1..=path.0.len()).all(|n| !b.has(&path.0[..n]));
             prop_assert_eq!(oracle(&a.difference_below(&b)), x.iter().filter(|p| below(p)).cloned().collect());
             prop_assert_eq!(a.is_subset(&b), x.is_subset(&y));
+            prop_assert_eq!(a.meets(&b), !x.is_disjoint(&y));
             prop_assert_eq!(a.difference(&b).is_empty(), a.is_subset(&b));
             for path in &x {
                 prop_assert!(a.has(&path.0));

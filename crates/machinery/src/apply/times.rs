@@ -10,12 +10,11 @@ pub fn keep_times(new: &mut Value, old: &Value) {
         new != old && same_but_times(new, old)
     };
     let same_rest = |new: &Value, old: &Value| {
-        let metadata = |object: &'_ Value| object.get("metadata").cloned().unwrap_or_default();
-        let (mut new_metadata, mut old_metadata) = (metadata(new), metadata(old));
-        for metadata in [&mut new_metadata, &mut old_metadata].into_iter().filter_map(|m| m.as_object_mut()) {
-            metadata.remove("managedFields");
-        }
-        new_metadata == old_metadata && same_fields_but(new, old, "metadata")
+        let same_metadata = match (new.get("metadata"), old.get("metadata")) {
+            (Some(new @ Value::Object(_)), Some(old @ Value::Object(_))) => same_fields_but(new, old, "managedFields"),
+            (new, old) => new == old,
+        };
+        same_metadata && same_fields_but(new, old, "metadata")
     };
     if differs_in_time(new, old) && same_rest(new, old) {
         new["metadata"]["managedFields"] = old["metadata"]["managedFields"].clone();

@@ -88,6 +88,8 @@ kinds! {
     true "rbac.authorization.k8s.io" / "v1" "RoleBinding" = rbac::RoleBinding, "io.k8s.api.rbac.v1.RoleBinding";
     true "storage.k8s.io" / "v1" "CSIDriver" = storage::CSIDriver, "io.k8s.api.storage.v1.CSIDriver";
     true "storage.k8s.io" / "v1" "CSINode" = storage::CSINode, "io.k8s.api.storage.v1.CSINode";
+    true "storage.k8s.io" / "v1" "CSIStorageCapacity" = storage::CSIStorageCapacity,
+        "io.k8s.api.storage.v1.CSIStorageCapacity";
     true "storage.k8s.io" / "v1" "StorageClass" = storage::StorageClass, "io.k8s.api.storage.v1.StorageClass";
     true "storage.k8s.io" / "v1" "VolumeAttachment" = storage::VolumeAttachment,
         "io.k8s.api.storage.v1.VolumeAttachment";

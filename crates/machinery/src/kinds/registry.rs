@@ -261,6 +261,16 @@ pub static ALL: &[Kind] = &[
     },
     Kind {
         group: STORAGE,
+        kind: "CSIStorageCapacity",
+        list_kind: "CSIStorageCapacityList",
+        plural: "csistoragecapacities",
+        singular: "csistoragecapacity",
+        unconditional_update: false,
+        strategy: storage::CSI_STORAGE_CAPACITY,
+        ..COMMON
+    },
+    Kind {
+        group: STORAGE,
         kind: "StorageClass",
         list_kind: "StorageClassList",
         plural: "storageclasses",

@@ -42,6 +42,9 @@ pub(super) const CSI_DRIVER: Strategy = Strategy {
 pub(super) const CSI_NODE: Strategy =
     Strategy { validate_create: validate_node, validate_update: validate_node_update, ..Strategy::PLAIN };
 
+pub(super) const CSI_STORAGE_CAPACITY: Strategy =
+    Strategy { validate_create: validate_capacity, validate_update: validate_capacity_update, ..Strategy::PLAIN };
+
 /// All parameters of a class together.
 const MAX_PARAMETER_BYTES: usize = 256 * 1024;
 const MAX_PARAMETERS: usize = 512;
@@ -333,6 +336,28 @@ fn validate_node_update(new: &Value, old: &Value) -> Vec<FieldError> {
             );
             immutable(&mut problems, "spec.drivers", &shown);
         }
+    }
+    problems.0
+}
+
+fn validate_capacity(capacity: &Value) -> Vec<FieldError> {
+    let mut problems = Problems::new();
+    if let Some(selector) = present(capacity, "/nodeTopology") {
+        checks::label_selector(&mut problems, &Path::new("nodeTopology"), selector);
+    }
+    let class = text(capacity, "/storageClassName");
+    problems.messages(&Path::new("storageClassName"), class, names::dns1123_subdomain(class));
+    if let Some(amount) = present(capacity, "/capacity").map(checks::quantity).filter(|amount| amount.signum() < 0) {
+        problems.invalid(&Path::new("capacity"), amount.to_string(), checks::NEGATIVE);
+    }
+    problems.0
+}
+
+/// What a driver was asked does not change; what it answered does.
+fn validate_capacity_update(new: &Value, old: &Value) -> Vec<FieldError> {
+    let mut problems = Problems(validate_capacity(new));
+    for field in ["nodeTopology", "storageClassName"] {
+        problems.immutable(new, old, &format!("/{field}"), &Path::new(field));
     }
     problems.0
 }

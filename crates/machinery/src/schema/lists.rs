@@ -13,27 +13,49 @@ use crate::names::{self, NameRule};
 /// Elements that occur twice in lists where none may.
 pub(super) fn duplicates(value: &Value, schema: &Schema) -> Vec<FieldError> {
     let mut errors = Vec::new();
-    walk(value, schema, &Path::root(), &mut errors);
+    walk(value, schema, At::Root, &mut errors);
     errors
 }
 
-fn walk(value: &Value, schema: &Schema, path: &Path, errors: &mut Vec<FieldError>) {
+/// Where a value stands. It becomes a path when there is something to complain about, which is seldom.
+#[derive(Clone, Copy)]
+enum At<'a> {
+    Root,
+    Below(&'a Path),
+    Child(&'a At<'a>, &'a str),
+    Key(&'a At<'a>, &'a str),
+    Index(&'a At<'a>, usize),
+}
+
+impl At<'_> {
+    fn path(self) -> Path {
+        match self {
+            Self::Root => Path::root(),
+            Self::Below(path) => path.clone(),
+            Self::Child(parent, name) => parent.path().child(name),
+            Self::Key(parent, key) => parent.path().key(key),
+            Self::Index(parent, index) => parent.path().index(index),
+        }
+    }
+}
+
+fn walk(value: &Value, schema: &Schema, at: At<'_>, errors: &mut Vec<FieldError>) {
     let schema = schema.resolve();
     match value {
         Value::Object(map) => {
             for (name, field) in map {
                 if let Some(known) = schema.properties.get(name) {
-                    walk(field, known, &path.child(name), errors);
+                    walk(field, known, At::Child(&at, name), errors);
                 } else if let Some(values) = &schema.additional {
-                    walk(field, values, &path.key(name), errors);
+                    walk(field, values, At::Key(&at, name), errors);
                 }
             }
         }
         Value::Array(list) => {
-            check(list, &schema.list, path, errors);
+            check(list, &schema.list, at, errors);
             if let Some(items) = &schema.items {
                 for (index, item) in list.iter().enumerate() {
-                    walk(item, items, &path.index(index), errors);
+                    walk(item, items, At::Index(&at, index), errors);
                 }
             }
         }
@@ -41,14 +63,16 @@ fn walk(value: &Value, schema: &Schema, path: &Path, errors: &mut Vec<FieldError
     }
 }
 
-fn check(list: &[Value], kind: &ListType, path: &Path, errors: &mut Vec<FieldError>) {
+fn check(list: &[Value], kind: &ListType, at: At<'_>, errors: &mut Vec<FieldError>) {
     let keys: Vec<Value> = match kind {
         ListType::Atomic => return,
+        // Nothing can occur twice.
+        ListType::Set if list.len() < 2 => return,
         ListType::Set => list.to_vec(),
         ListType::Map(names) => {
             if let Some(index) = list.iter().position(|item| !item.is_null() && !item.is_object()) {
                 let why = "must be an object for an array of list-type map";
-                errors.push(FieldError::invalid(path.index(index), list[index].clone(), why));
+                errors.push(FieldError::invalid(at.path().index(index), list[index].clone(), why));
                 return;
             }
             list.iter().map(|item| Value::Object(key_of(item, names))).collect()
@@ -60,7 +84,7 @@ fn check(list: &[Value], kind: &ListType, path: &Path, errors: &mut Vec<FieldErr
         *times += 1;
         // A third occurrence says nothing new.
         if *times == 2 {
-            errors.push(FieldError::duplicate(path.index(index), key));
+            errors.push(FieldError::duplicate(at.path().index(index), key));
         }
     }
 }
@@ -90,24 +114,28 @@ pub(crate) fn embedded_resources(
     path: &Path,
     errors: &mut Vec<FieldError>,
 ) {
+    embedded(value, schema, whole, At::Below(path), errors);
+}
+
+fn embedded(value: &Value, schema: &Schema, whole: bool, at: At<'_>, errors: &mut Vec<FieldError>) {
     let schema = schema.resolve();
     match value {
         Value::Object(map) => {
             if whole || schema.embedded_resource {
-                embedded_resource(map, path, errors);
+                embedded_resource(map, &at.path(), errors);
             }
             for (name, field) in map {
                 if let Some(known) = schema.properties.get(name) {
-                    embedded_resources(field, known, false, &path.child(name), errors);
+                    embedded(field, known, false, At::Child(&at, name), errors);
                 } else if let Some(values) = &schema.additional {
-                    embedded_resources(field, values, false, &path.key(name), errors);
+                    embedded(field, values, false, At::Key(&at, name), errors);
                 }
             }
         }
         Value::Array(list) => {
             let Some(items) = &schema.items else { return };
             for (index, item) in list.iter().enumerate() {
-                embedded_resources(item, items, false, &path.index(index), errors);
+                embedded(item, items, false, At::Index(&at, index), errors);
             }
         }
         _ => {}

@@ -35,7 +35,7 @@ pub(crate) fn validate_fields(new: &Value, old: Option<&Value>, status: bool, sc
     match (new.get("status"), schema.properties.get("status")) {
         (Some(status), Some(schema)) => {
             let old = old.and_then(|old| old.get("status")).map(|value| Old { value, schema });
-            Run { prefix: Path::new("status"), name: String::new() }.node(status, schema, old).errors
+            Run { prefix: Path::new("status"), ..Run::default() }.node(status, schema, old).errors
         }
         _ => Vec::new(),
     }
@@ -47,15 +47,16 @@ pub(crate) fn validate_lists(new: &Value, old: Option<&Value>, status: bool, sch
     if !status {
         lists::embedded_resources(new, schema, false, &Path::root(), &mut errors);
     }
-    if old.is_none_or(|old| lists::duplicates(old, schema).is_empty()) {
-        errors.extend(lists::duplicates(new, schema));
+    let duplicates = lists::duplicates(new, schema);
+    if !duplicates.is_empty() && old.is_none_or(|old| lists::duplicates(old, schema).is_empty()) {
+        errors.extend(duplicates);
     }
     errors
 }
 
 /// Checks any value against any node; errors are reported below `path`.
 pub fn validate_value(value: &Value, schema: &Schema, path: &Path) -> Vec<FieldError> {
-    Run { prefix: path.clone(), name: String::new() }.node(value, schema, None).errors
+    Run { prefix: path.clone(), ..Run::default() }.node(value, schema, None).errors
 }
 
 /// The value that stood here before an update, with the schema that says how its parts are found again.
@@ -105,11 +106,17 @@ struct Run {
     prefix: Path,
     /// What messages call the value that is looked at: `spec.list[0]`.
     name: String,
+    /// Alternatives around the value, which are told apart by how many checks each got through.
+    alternatives: usize,
 }
 
 impl Run {
     /// Checks a value; forgives everything if it is what it was before.
     fn node(&mut self, value: &Value, schema: &Schema, old: Option<Old<'_>>) -> Outcome {
+        // Most of an object does not change; what would be forgiven is not even looked for.
+        if self.alternatives == 0 && old.is_some_and(|old| old.value == value) {
+            return Outcome::default();
+        }
         let mut outcome = self.schema(value, schema, old);
         if !outcome.errors.is_empty() && old.is_some_and(|old| old.value == value) {
             outcome.errors.clear();
@@ -131,7 +138,9 @@ impl Run {
             self.enumeration(value, schema, &mut outcome);
             return outcome;
         }
+        self.alternatives += 1;
         self.junctors(value, schema, old, &mut outcome);
+        self.alternatives -= 1;
         match value {
             Value::String(text) => self.string(text, schema, &mut outcome),
             Value::Number(_) => self.number(value, schema, &mut outcome),
@@ -155,9 +164,9 @@ impl Run {
         if name.is_empty() { self.prefix.clone() } else { self.prefix.child(name) }
     }
 
-    fn within<T>(&mut self, suffix: &str, check: impl FnOnce(&mut Self) -> T) -> T {
+    fn within<T>(&mut self, suffix: &[&str], check: impl FnOnce(&mut Self) -> T) -> T {
         let length = self.name.len();
-        self.name.push_str(suffix);
+        self.name.extend(suffix.iter().copied());
         let result = check(self);
         self.name.truncate(length);
         result
@@ -329,7 +338,7 @@ impl Run {
         if let Some(items) = &schema.items {
             for (index, item) in list.iter().enumerate() {
                 let old = old.and_then(|old| old.item(item));
-                let result = self.within(&format!("[{index}]"), |run| run.node(item, items, old));
+                let result = self.within(&["[", &index.to_string(), "]"], |run| run.node(item, items, old));
                 outcome.merge(result);
             }
         }
@@ -383,14 +392,14 @@ impl Run {
                 outcome.add(FieldError::invalid(self.path(), key.as_str(), detail));
             } else if let Some(values) = &schema.additional {
                 let old = old.and_then(|old| old.field(key));
-                outcome.merge(self.within(&format!(".{key}"), |run| run.node(value, values, old)));
+                outcome.merge(self.within(&[".", key], |run| run.node(value, values, old)));
             }
         }
         for (name, property) in &schema.properties {
             if let Some(value) = map.get(name) {
-                let suffix = if self.name.is_empty() { name.clone() } else { format!(".{name}") };
+                let dot = if self.name.is_empty() { "" } else { "." };
                 let old = old.and_then(|old| old.field(name));
-                outcome.merge(self.within(&suffix, |run| run.node(value, property, old)));
+                outcome.merge(self.within(&[dot, name], |run| run.node(value, property, old)));
             }
         }
         for name in schema.required.iter().filter(|name| !map.contains_key(*name)) {

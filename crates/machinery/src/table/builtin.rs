@@ -71,6 +71,10 @@ pub(super) fn printer(kind: &Kind) -> (Vec<Column>, CellsFn) {
         "VolumeAttachment" => (VOLUME_ATTACHMENT, volume_attachment),
         "CSIDriver" => (CSI_DRIVER, csi_driver),
         "CSINode" => (CSI_NODE, csi_node),
+        "CSIStorageCapacity" => (CSI_STORAGE_CAPACITY, |o, _| {
+            let capacity = present(o, "/capacity").and_then(Value::as_str).unwrap_or("<unset>");
+            Row::new(vec![name(o), text(o, "/storageClassName").into(), capacity.into()])
+        }),
         "RoleBinding" | "ClusterRoleBinding" => (BINDING, role_binding),
         "MutatingWebhookConfiguration" | "ValidatingWebhookConfiguration" => (WEBHOOKS, webhooks),
         _ => (PLAIN, plain),
@@ -191,6 +195,12 @@ const CSI_DRIVER: &[Definition] = &[
 ];
 
 const CSI_NODE: &[Definition] = &[NAME, typed("Drivers", "integer", "Number of CSI drivers on the node."), AGE];
+
+const CSI_STORAGE_CAPACITY: &[Definition] = &[
+    NAME,
+    shown("StorageClassName", "Class that the capacity is for."),
+    shown("Capacity", "How much the driver can still provide."),
+];
 
 const BINDING: &[Definition] = &[
     NAME,

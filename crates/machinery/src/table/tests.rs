@@ -204,6 +204,10 @@ fn storage_kinds() {
     assert_eq!(line("storage.k8s.io", "csidrivers", &bare), "x|true|false|false|<unset>|false|<none>|60m");
     let node = json!({"metadata": meta, "spec": {"drivers": [{}, {}]}});
     assert_eq!(line("storage.k8s.io", "csinodes", &node), "x|2|60m");
+    let mut capacity = json!({"metadata": meta, "storageClassName": "fast", "capacity": "1Gi"});
+    assert_eq!(line("storage.k8s.io", "csistoragecapacities", &capacity), "x|fast|1Gi");
+    capacity["capacity"] = json!(null);
+    assert_eq!(line("storage.k8s.io", "csistoragecapacities", &capacity), "x|fast|<unset>");
 }
 
 #[test]

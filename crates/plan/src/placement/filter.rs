@@ -13,7 +13,10 @@ fn refuse(reason: Reason, words: impl Into<String>) -> Filtered {
 }
 
 pub(super) fn host(host: &Host, wish: &Wish, policy: &Policy, uses: &Uses<'_>) -> Filtered {
-    is_usable(host)?;
+    takes_replicas(host)?;
+    if !host.manager.can_launch() {
+        return refuse(Reason::NodeUnavailable, format!("its instance manager is {}", host.manager.word()));
+    }
     if wish.only_node.as_ref().is_some_and(|node| *node != host.name) {
         return refuse(Reason::NodeAffinityNotSatisfied, "the replica is for another node");
     }
@@ -25,8 +28,8 @@ pub(super) fn host(host: &Host, wish: &Wish, policy: &Policy, uses: &Uses<'_>) -
     anti_affinity(host, policy, uses)
 }
 
-/// Whether anything at all may be put on the node.
-fn is_usable(host: &Host) -> Filtered {
+/// Whether anything at all may be put on the node, if it can start replicas.
+pub(super) fn takes_replicas(host: &Host) -> Filtered {
     let gone = Reason::NodeUnavailable;
     if host.is_deleting {
         return refuse(gone, "it is being deleted");
@@ -43,9 +46,6 @@ fn is_usable(host: &Host) -> Filtered {
     if host.is_evicting {
         return refuse(gone, "spec.evictionRequested is true");
     }
-    if !host.manager.can_launch() {
-        return refuse(gone, format!("its instance manager is {}", host.manager.word()));
-    }
     Ok(())
 }
 
@@ -56,7 +56,7 @@ fn topology_fits(host: &Host, wish: &Wish) -> bool {
     wish.topology.is_empty() || wish.topology.iter().any(fits)
 }
 
-fn tags(what: &str, tags: &BTreeSet<String>, selector: &BTreeSet<String>, empty_fits_all: bool) -> Filtered {
+pub(super) fn tags(what: &str, tags: &BTreeSet<String>, selector: &BTreeSet<String>, empty_fits_all: bool) -> Filtered {
     if selector.is_empty() {
         if tags.is_empty() || empty_fits_all {
             return Ok(());

@@ -12,6 +12,7 @@
 
 mod filter;
 mod host;
+pub mod room;
 #[cfg(test)]
 mod tests;
 

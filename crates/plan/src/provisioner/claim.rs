@@ -13,7 +13,7 @@ use tether_machinery::quantity::Quantity as Amount;
 use tether_model::reason::Reason;
 use tether_model::report::Rule;
 
-use super::{ClaimChange, Create, DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE, Driver, FINALIZER, Origin, PREFIX};
+use super::{ClaimChange, Create, DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE, Driver, FINALIZER, Origin};
 use crate::Plan;
 use crate::attacher::Content;
 use crate::binding::{
@@ -22,6 +22,7 @@ use crate::binding::{
 };
 use crate::event::Event;
 use crate::object::{annotation, is_deleting, key, name, namespace, subject, uid};
+use crate::secret::{self, PREFIX, Part};
 
 const PROVISION: Rule = Rule("provision-volume");
 
@@ -93,6 +94,8 @@ fn create(driver: &Driver, observed: &ClaimObserved<'_>, class: &StorageClass) -
     let name = volume_of(claim);
     let modes: Result<Vec<i32>, String> =
         spec.access_modes.iter().flatten().map(|mode| access_mode(mode, driver)).collect();
+    // What cannot be named later is not made now.
+    SECRETS.iter().try_for_each(|kind| secret(class, claim, &name, kind).map(drop))?;
     let topology = match (driver.topology, observed.node) {
         (true, Some((node, drivers))) => segments(driver, node, drivers)?,
         _ => None,
@@ -102,7 +105,7 @@ fn create(driver: &Driver, observed: &ClaimObserved<'_>, class: &StorageClass) -
         modes: modes?,
         content: content(driver, claim, class),
         parameters: parameters(class),
-        secret: secret(class, claim, &name, "provisioner-secret"),
+        secret: secret(class, claim, &name, "provisioner-secret")?,
         topology,
         origin,
         name,
@@ -144,22 +147,36 @@ fn content(driver: &Driver, claim: &PersistentVolumeClaim, class: &StorageClass)
 }
 
 /// The parameters that are the driver's.
-fn parameters(class: &StorageClass) -> BTreeMap<String, String> {
+pub(super) fn parameters(class: &StorageClass) -> BTreeMap<String, String> {
     let all = class.parameters.clone().unwrap_or_default();
     all.into_iter().filter(|(key, _)| !key.starts_with(PREFIX)).collect()
 }
 
+/// The calls that a class may name secrets for, besides making and deleting the volume.
+const SECRETS: [&str; 5] = [
+    "controller-publish-secret",
+    "node-stage-secret",
+    "node-publish-secret",
+    "controller-expand-secret",
+    "node-expand-secret",
+];
+
 /// A secret that the class names, with what it says of claim and volume filled in.
-fn secret(class: &StorageClass, claim: &PersistentVolumeClaim, volume: &str, kind: &str) -> Option<SecretReference> {
-    let all = class.parameters.as_ref()?;
-    let fill = |text: &String| {
-        text.replace("${pv.name}", volume)
-            .replace("${pvc.namespace}", namespace(claim))
-            .replace("${pvc.name}", name(claim))
-    };
-    Some(SecretReference {
-        name: Some(fill(all.get(&format!("{PREFIX}{kind}-name"))?)),
-        namespace: Some(fill(all.get(&format!("{PREFIX}{kind}-namespace"))?)),
+fn secret(
+    class: &StorageClass,
+    claim: &PersistentVolumeClaim,
+    volume: &str,
+    kind: &str,
+) -> Result<Option<SecretReference>, String> {
+    secret::named(class.parameters.as_ref(), kind, |part, word| match (part, word) {
+        (_, "pv.name") => Some(volume.to_owned()),
+        (_, "pvc.namespace") => Some(namespace(claim).to_owned()),
+        (Part::Name, "pvc.name") => Some(name(claim).to_owned()),
+        (Part::Name, other) => {
+            let key = other.strip_prefix("pvc.annotations['")?.strip_suffix("']")?;
+            annotation(claim, key).map(ToOwned::to_owned)
+        }
+        _ => None,
     })
 }
 
@@ -190,7 +207,8 @@ pub fn persistent_volume(
     annotations.insert(DELETION_SECRET_NAME.to_owned(), secret_name.unwrap_or_default());
     annotations.insert(DELETION_SECRET_NAMESPACE.to_owned(), secret_namespace.unwrap_or_default());
     let bytes = if made.bytes > 0 { made.bytes } else { asked.bytes };
-    let of = |kind: &str| secret(class, claim, &asked.name, kind);
+    let [controller_publish, node_stage, node_publish, controller_expand, node_expand] =
+        SECRETS.map(|kind| secret(class, claim, &asked.name, kind).ok().flatten());
     let fs = match &asked.content {
         Content::Block => None,
         Content::Mount { fs_type, .. } => Some(fs_type.clone()).filter(|fs| !fs.is_empty()),
@@ -200,11 +218,11 @@ pub fn persistent_volume(
         volume_handle: made.handle.clone(),
         fs_type: fs,
         volume_attributes: (!made.context.is_empty()).then(|| made.context.clone()),
-        controller_publish_secret_ref: of("controller-publish-secret"),
-        node_stage_secret_ref: of("node-stage-secret"),
-        node_publish_secret_ref: of("node-publish-secret"),
-        controller_expand_secret_ref: of("controller-expand-secret"),
-        node_expand_secret_ref: of("node-expand-secret"),
+        controller_publish_secret_ref: controller_publish,
+        node_stage_secret_ref: node_stage,
+        node_publish_secret_ref: node_publish,
+        controller_expand_secret_ref: controller_expand,
+        node_expand_secret_ref: node_expand,
         ..Default::default()
     };
     PersistentVolume {

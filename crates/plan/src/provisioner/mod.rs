@@ -8,6 +8,7 @@
 //! The name of a volume follows from the claim's uid, so that asking twice makes one. Annotations, names and texts are those
 //! of Kubernetes' external-provisioner, which this replaces.
 
+pub mod capacity;
 mod claim;
 mod origin;
 mod volume;
@@ -29,8 +30,6 @@ pub const FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer
 pub const DELETION_SECRET_NAME: &str = "volume.kubernetes.io/provisioner-deletion-secret-name";
 /// The namespace of that.
 pub const DELETION_SECRET_NAMESPACE: &str = "volume.kubernetes.io/provisioner-deletion-secret-namespace";
-/// Parameters of a class that are for the provisioner, not for the driver.
-const PREFIX: &str = "csi.storage.k8s.io/";
 
 /// The driver that volumes are made by.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -84,9 +84,10 @@ pub fn decide(pod: &Pod, observed: &Observed<'_>, now: Timestamp) -> Plan<Change
         }
     };
     let wanted = resources::requests(pod);
+    let chosen = observed.volumes.chosen_for(pod, &claims);
     for view in &observed.nodes {
         match filter::check(pod, &wanted, &claims, view, &observed.volumes) {
-            Ok(()) => feasible.push((Score::of(pod, &wanted, view), view)),
+            Ok(()) => feasible.push((Score::of(pod, &wanted, view, chosen), view)),
             Err(rejections) => reject(&mut plan, view, &rejections, &mut histogram),
         }
     }
@@ -177,6 +178,8 @@ fn place(plan: &mut Plan<Change>, pod: &Pod, view: &NodeView<'_>, claims: &volum
 /// How good a node is for a pod; the smallest is the best, and what comes first weighs most.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Score<'a> {
+    /// The pod's volumes were just made for another node.
+    pub elsewhere: bool,
     /// Taints of effect PreferNoSchedule that the pod does not tolerate.
     pub soft_taints: usize,
     /// What the pod's preferred affinities miss: the sum of their weights, less what the node satisfies.
@@ -189,7 +192,7 @@ pub struct Score<'a> {
 }
 
 impl<'a> Score<'a> {
-    fn of(pod: &Pod, wanted: &Amounts, view: &NodeView<'a>) -> Self {
+    fn of(pod: &Pod, wanted: &Amounts, view: &NodeView<'a>, chosen: Option<&str>) -> Self {
         let tolerations = pod.spec.as_ref().and_then(|s| s.tolerations.as_deref()).unwrap_or_default();
         let soft = |taint: &&Taint| {
             taint.effect == PREFER_NO_SCHEDULE && !tolerations.iter().any(|toleration| tolerates(toleration, taint))
@@ -198,6 +201,7 @@ impl<'a> Score<'a> {
         let preferred = affinity.and_then(|a| a.preferred_during_scheduling_ignored_during_execution.as_deref());
         let unmet = preferred.unwrap_or_default().iter().filter(|p| !matches_node_term(&p.preference, view.node));
         Self {
+            elsewhere: chosen.is_some_and(|chosen| chosen != name(view.node)),
             soft_taints: taints(view.node).iter().filter(soft).count(),
             unmet_preference: unmet.map(|p| i64::from(p.weight)).sum(),
             fullness_percent: resources::fullness_percent(wanted, view),

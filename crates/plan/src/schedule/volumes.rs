@@ -3,18 +3,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
-use k8s_openapi::api::storage::v1::{CSINode, StorageClass, VolumeAttachment};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use tether_model::reason::Reason;
 
 use super::filter::Rejection;
 use super::{Change, NodeView};
+use crate::amount::units;
 use crate::binding::{
     NO_PROVISIONER, SELECTED_NODE, claim_class, claim_ref, is_fully_bound, matching, reference_to, volume_name,
     waits_for_consumer,
 };
 use crate::object::{Target, annotation, is_deleting, key, name, namespace, uid};
 use crate::pod::{claim_names, is_finished};
-use crate::selector::matches_topology;
+use crate::selector::{matches_labels, matches_topology};
+
+const TOPOLOGY: &str = "volume-topology";
 
 /// Everything about storage that a placement looks at.
 #[derive(Clone, Debug, Default)]
@@ -24,6 +28,8 @@ pub struct Volumes<'a> {
     pub volumes: BTreeMap<&'a str, &'a PersistentVolume>,
     pub classes: BTreeMap<&'a str, &'a StorageClass>,
     pub csi_nodes: BTreeMap<&'a str, &'a CSINode>,
+    pub csi_drivers: BTreeMap<&'a str, &'a CSIDriver>,
+    pub capacities: Vec<&'a CSIStorageCapacity>,
     pub attachments: Vec<&'a VolumeAttachment>,
     /// How many pods that have a node and have not ended use a claim, by `namespace/name`.
     pub users: BTreeMap<String, usize>,
@@ -47,7 +53,6 @@ pub struct Steps {
 
 /// Where a claim gets a volume for a node.
 enum Source {
-    None,
     /// It was arranged; the claim only has to be bound.
     UnderWay,
     Found(Box<Change>),
@@ -88,6 +93,19 @@ impl<'a> Volumes<'a> {
             }
         }
         Ok(claims)
+    }
+
+    /// The node that the pod was to go to when its volumes were made: they were made while it waited, and for that node. A
+    /// volume that was there before the pod says nothing.
+    pub fn chosen_for(&self, pod: &Pod, claims: &Claims<'a>) -> Option<&'a str> {
+        let made = |claim: &&PersistentVolumeClaim| {
+            let volume = self.volumes.get(volume_name(claim))?;
+            let (made, asked) =
+                (volume.metadata.creation_timestamp.as_ref()?, pod.metadata.creation_timestamp.as_ref()?);
+            (made.0 >= asked.0).then_some(())
+        };
+        let mut new = claims.bound.iter().copied().filter(|claim| made(claim).is_some());
+        new.find_map(|claim| annotation(claim, SELECTED_NODE))
     }
 
     /// A ReadWriteOncePod claim that another pod has.
@@ -146,15 +164,14 @@ impl<'a> Volumes<'a> {
 
     /// What has to happen before the pod's volumes can be used on the node, or why they cannot be.
     pub fn steps(&self, claims: &Claims<'_>, node: &Node) -> Result<Steps, Rejection> {
-        const RULE: &str = "volume-topology";
         for claim in &claims.bound {
             let Some(volume) = self.volumes.get(volume_name(claim)) else {
                 let text = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)";
-                return Err(Rejection::new(RULE, Reason::VolumeNotFound, text));
+                return Err(Rejection::new(TOPOLOGY, Reason::VolumeNotFound, text));
             };
             if !matching::reachable_from(volume, node) {
                 let text = "node(s) didn't match PersistentVolume's node affinity";
-                return Err(Rejection::new(RULE, Reason::VolumeNodeAffinityMismatch, text));
+                return Err(Rejection::new(TOPOLOGY, Reason::VolumeNodeAffinityMismatch, text));
             }
         }
         let mut steps = Steps { changes: Vec::new(), is_complete: claims.waiting.is_empty() };
@@ -163,11 +180,7 @@ impl<'a> Volumes<'a> {
         let mut waiting = claims.waiting.clone();
         waiting.sort_by_key(|claim| (matching::requested(claim), key(*claim)));
         for claim in waiting {
-            match self.source(claim, node, &mut taken) {
-                Source::None => {
-                    let text = "node(s) didn't find available persistent volumes to bind";
-                    return Err(Rejection::new(RULE, Reason::NoVolumeForNode, text));
-                }
+            match self.source(claim, node, &mut taken)? {
                 Source::UnderWay => {}
                 Source::Found(change) => steps.changes.push(*change),
             }
@@ -175,35 +188,61 @@ impl<'a> Volumes<'a> {
         Ok(steps)
     }
 
-    fn source(&self, claim: &PersistentVolumeClaim, node: &Node, taken: &mut BTreeSet<&'a str>) -> Source {
+    fn source(
+        &self,
+        claim: &PersistentVolumeClaim,
+        node: &Node,
+        taken: &mut BTreeSet<&'a str>,
+    ) -> Result<Source, Rejection> {
+        let none = || {
+            let text = "node(s) didn't find available persistent volumes to bind";
+            Err(Rejection::new(TOPOLOGY, Reason::NoVolumeForNode, text))
+        };
+        let class = self.classes.get(claim_class(claim)).copied();
         if let Some(selected) = annotation(claim, SELECTED_NODE) {
-            let stays = selected == name(node) && self.can_provision(claim, node);
-            return if stays { Source::UnderWay } else { Source::None };
+            // Whether there is room is the provisioner's business by now: its volume may be what takes the room.
+            let stays = selected == name(node) && class.is_some_and(|class| can_provision(class, node));
+            return if stays { Ok(Source::UnderWay) } else { none() };
         }
         let free = self.volumes.values().copied().filter(|volume| !taken.contains(name(*volume)));
         if let Some(volume) = matching::best(claim, free, Some(node), false) {
             taken.insert(name(volume));
             if claim_ref(volume).and_then(|r| r.uid.as_deref()) == Some(uid(claim)) {
-                return Source::UnderWay;
+                return Ok(Source::UnderWay);
             }
             let mark = claim_ref(volume).is_none();
             let change = Change::SetClaimRef { volume: Target::of(volume), claim: reference_to(claim), mark };
-            return Source::Found(Box::new(change));
+            return Ok(Source::Found(Box::new(change)));
         }
-        if self.can_provision(claim, node) {
-            Source::Found(Box::new(Change::SelectNode { claim: Target::of(claim), node: name(node).to_owned() }))
-        } else {
-            Source::None
+        let Some(class) = class.filter(|class| can_provision(class, node)) else { return none() };
+        if !self.has_room(class, matching::requested(claim), node) {
+            let text = "node(s) did not have enough free storage";
+            return Err(Rejection::new("volume-capacity", Reason::InsufficientStorage, text));
         }
+        Ok(Source::Found(Box::new(Change::SelectNode { claim: Target::of(claim), node: name(node).to_owned() })))
     }
 
-    fn can_provision(&self, claim: &PersistentVolumeClaim, node: &Node) -> bool {
-        self.classes.get(claim_class(claim)).is_some_and(|class| {
-            !class.provisioner.is_empty()
-                && class.provisioner != NO_PROVISIONER
-                && matches_topology(class.allowed_topologies.as_deref().unwrap_or_default(), node)
+    /// Whether the class's driver has room for a volume that the node can reach. Only drivers that say that they publish
+    /// their capacity are held to it, and what such a driver has not published it does not have.
+    fn has_room(&self, class: &StorageClass, bytes: i64, node: &Node) -> bool {
+        let publishes = |driver: &&CSIDriver| driver.spec.storage_capacity == Some(true);
+        if self.csi_drivers.get(class.provisioner.as_str()).is_none_or(|driver| !publishes(driver)) {
+            return true;
+        }
+        self.capacities.iter().any(|capacity| {
+            let limit = capacity.maximum_volume_size.as_ref().or(capacity.capacity.as_ref());
+            let reaches = |selector: &LabelSelector| matches_labels(selector, node.metadata.labels.as_ref());
+            capacity.storage_class_name == name(class)
+                && limit.is_some_and(|limit| units(Some(limit)) >= bytes)
+                && capacity.node_topology.as_ref().is_some_and(reaches)
         })
     }
+}
+
+fn can_provision(class: &StorageClass, node: &Node) -> bool {
+    !class.provisioner.is_empty()
+        && class.provisioner != NO_PROVISIONER
+        && matches_topology(class.allowed_topologies.as_deref().unwrap_or_default(), node)
 }
 
 fn csi_handle(volume: &PersistentVolume) -> Option<Handle> {

@@ -33,6 +33,7 @@ mod draft;
 mod evict;
 mod expand;
 mod health;
+mod leaving;
 mod migration;
 mod offline;
 mod rebuild;
@@ -48,6 +49,7 @@ use tether_crd::attachment::Ticket;
 use tether_crd::{Engine, Replica, Volume, VolumeAttachment};
 
 use self::draft::Draft;
+pub use self::leaving::{Leaving, leaving};
 pub use self::run::{REPLICA_START_PATIENCE, REPLICA_STOP_PATIENCE};
 pub use self::settings::Settings;
 use crate::Plan;

@@ -2,13 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::core::v1::SecretReference;
 use tether_crd::volume_snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent};
 use tether_model::reason::Reason;
 use tether_model::report::Rule;
 
-use super::{BEING_CREATED, BEING_DELETED, CONTENT_FINALIZER, PREFIX};
+use super::{BEING_CREATED, BEING_DELETED, CONTENT_FINALIZER, secrets};
 use crate::Plan;
+use crate::event::Event;
 use crate::object::{Target, annotation, has_finalizer, is_deleting, subject, uid};
+use crate::secret::PREFIX;
 
 const CONTENT: Rule = Rule("snapshot-content");
 
@@ -24,16 +27,19 @@ pub enum Change {
         name: String,
         volume: String,
         parameters: BTreeMap<String, String>,
+        secret: Option<SecretReference>,
     },
     /// The driver is asked whether it has it, and can use it.
     Check {
         content: Target,
         handle: String,
+        secret: Option<SecretReference>,
     },
     /// The driver is to delete it.
     Delete {
         content: Target,
         handle: String,
+        secret: Option<SecretReference>,
     },
     RemoveFinalizer {
         content: Target,
@@ -71,10 +77,13 @@ pub fn decide(driver: &str, observed: &Observed<'_>) -> Plan<Change> {
             _ if is_needed(observed) => {
                 plan.blocked(CONTENT, about(), Reason::BeingDeleted, "Its snapshot is still there.");
             }
-            ("Delete", Some(handle)) => {
-                let change = Change::Delete { content: target(), handle };
-                plan.acts(CONTENT, about(), Reason::SnapshotDeleting, "The driver is to delete it.", change);
-            }
+            ("Delete", Some(handle)) => match secrets::of_content(content) {
+                Ok(secret) => {
+                    let change = Change::Delete { content: target(), handle, secret };
+                    plan.acts(CONTENT, about(), Reason::SnapshotDeleting, "The driver is to delete it.", change);
+                }
+                Err(words) => plan.blocked(CONTENT, about(), Reason::SnapshotDeleteError, words),
+            },
             // Whether the driver made it is not known: the call is repeated, which tells its handle.
             ("Delete", None) if annotation(content, BEING_CREATED).is_some() => {
                 create(&mut plan, content, class);
@@ -94,10 +103,13 @@ pub fn decide(driver: &str, observed: &Observed<'_>) -> Plan<Change> {
         Some(_) if content.status.ready_to_use == Some(true) => {
             plan.rests(CONTENT, about(), Reason::SnapshotReady, "It can be used.");
         }
-        Some(handle) => {
-            let change = Change::Check { content: target(), handle };
-            plan.acts(CONTENT, about(), Reason::CreatingSnapshot, "The driver is asked how it is.", change);
-        }
+        Some(handle) => match secrets::for_list(class, content) {
+            Ok(secret) => {
+                let change = Change::Check { content: target(), handle, secret };
+                plan.acts(CONTENT, about(), Reason::CreatingSnapshot, "The driver is asked how it is.", change);
+            }
+            Err(words) => unusable(&mut plan, content, words),
+        },
         None => create(&mut plan, content, class),
     }
     plan
@@ -119,6 +131,10 @@ fn create(plan: &mut Plan<Change>, content: &VolumeSnapshotContent, class: Optio
     if named && class.is_none() {
         return plan.blocked(CONTENT, about, Reason::ObjectMissing, "Its class is not known.");
     }
+    let secret = match secrets::of_content(content) {
+        Ok(secret) => secret,
+        Err(words) => return unusable(plan, content, words),
+    };
     let all = class.map(|class| class.parameters.clone()).unwrap_or_default();
     let change = Change::Create {
         content: Target::of(content),
@@ -126,6 +142,13 @@ fn create(plan: &mut Plan<Change>, content: &VolumeSnapshotContent, class: Optio
         name: format!("snapshot-{}", content.spec.volume_snapshot_ref.uid.as_deref().unwrap_or_default()),
         volume,
         parameters: all.into_iter().filter(|(key, _)| !key.starts_with(PREFIX)).collect(),
+        secret,
     };
     plan.acts(CONTENT, about, Reason::CreatingSnapshot, "The driver is to make it.", change);
+}
+
+/// The driver cannot be asked: what it would have to be shown is not named as it should be.
+fn unusable(plan: &mut Plan<Change>, content: &VolumeSnapshotContent, words: String) {
+    plan.tells(Event::warning(content, Reason::SnapshotCreateFailed, words.clone()));
+    plan.blocked(CONTENT, subject(content), Reason::SnapshotCreateFailed, words);
 }

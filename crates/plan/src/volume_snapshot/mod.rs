@@ -10,6 +10,7 @@
 //! finalizers, annotations and events are theirs.
 
 pub mod content;
+mod secrets;
 pub mod snapshot;
 #[cfg(test)]
 mod tests;
@@ -26,5 +27,7 @@ pub const BEING_DELETED: &str = "snapshot.storage.kubernetes.io/volumesnapshot-b
 pub const BEING_CREATED: &str = "snapshot.storage.kubernetes.io/volumesnapshot-being-created";
 /// On the class of a driver that is used where none is named.
 pub const DEFAULT_CLASS: &str = "snapshot.storage.kubernetes.io/is-default-class";
-/// Parameters of a class that are for others than the driver.
-const PREFIX: &str = "csi.storage.k8s.io/";
+/// On a content: the secret that making and deleting its snapshot takes.
+pub const DELETION_SECRET_NAME: &str = "snapshot.storage.kubernetes.io/deletion-secret-name";
+/// The namespace of that.
+pub const DELETION_SECRET_NAMESPACE: &str = "snapshot.storage.kubernetes.io/deletion-secret-namespace";

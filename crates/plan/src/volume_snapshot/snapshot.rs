@@ -10,7 +10,10 @@ use tether_crd::volume_snapshot::{
 use tether_model::reason::Reason;
 use tether_model::report::Rule;
 
-use super::{BEING_DELETED, BOUND_FINALIZER, CONTENT_FINALIZER, DEFAULT_CLASS, SOURCE_FINALIZER};
+use super::{
+    BEING_DELETED, BOUND_FINALIZER, CONTENT_FINALIZER, DEFAULT_CLASS, DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE,
+    SOURCE_FINALIZER, secrets,
+};
 use crate::Plan;
 use crate::binding::{claim_phase, claim_ref};
 use crate::event::Event;
@@ -155,10 +158,19 @@ fn create(plan: &mut Plan<Change>, driver: &str, observed: &Observed<'_>, now: T
         }
         (_, Err(words)) => return fail(plan, snapshot, Reason::SnapshotContentCreationFailed, words, now),
     };
+    let secret = match secrets::of_class(class, &content_name(snapshot), snapshot) {
+        Ok(secret) => secret,
+        Err(words) => return fail(plan, snapshot, Reason::SnapshotContentCreationFailed, words, now),
+    };
+    let annotations = secret.map(|secret| {
+        let pairs = [(DELETION_SECRET_NAME, secret.name), (DELETION_SECRET_NAMESPACE, secret.namespace)];
+        pairs.map(|(key, value)| (key.to_owned(), value.unwrap_or_default())).into()
+    });
     let mode = observed.volume.and_then(|volume| volume.spec.as_ref()?.volume_mode.clone());
     let content = VolumeSnapshotContent {
         metadata: ObjectMeta {
             name: Some(content_name(snapshot)),
+            annotations,
             finalizers: Some(vec![CONTENT_FINALIZER.to_owned()]),
             ..Default::default()
         },

@@ -1,14 +1,17 @@
 //! The life of a snapshot, step by step: what is decided for the wish and for what the driver has.
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, SecretReference};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tether_crd::volume_snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent};
 
 use super::content::{self, Change as ContentChange};
 use super::snapshot::{self, Change, Observed, content_name};
-use super::{BEING_CREATED, BEING_DELETED, BOUND_FINALIZER, CONTENT_FINALIZER, DEFAULT_CLASS, SOURCE_FINALIZER};
+use super::{
+    BEING_CREATED, BEING_DELETED, BOUND_FINALIZER, CONTENT_FINALIZER, DEFAULT_CLASS, DELETION_SECRET_NAME,
+    DELETION_SECRET_NAMESPACE, SOURCE_FINALIZER,
+};
 use crate::Plan;
 
 const DRIVER: &str = "d.io";
@@ -62,7 +65,13 @@ fn ready() -> Value {
 }
 
 fn class(name: &str, more: Value) -> VolumeSnapshotClass {
-    let parameters = json!({"type": "snap", "csi.storage.k8s.io/snapshotter-secret-name": "x"});
+    let parameters = json!({
+        "type": "snap",
+        "csi.storage.k8s.io/snapshotter-secret-name": "key-of-${volumesnapshot.name}",
+        "csi.storage.k8s.io/snapshotter-secret-namespace": "${volumesnapshot.namespace}",
+        "csi.storage.k8s.io/snapshotter-list-secret-name": "${volumesnapshotcontent.name}",
+        "csi.storage.k8s.io/snapshotter-list-secret-namespace": "lists",
+    });
     let plain =
         json!({"metadata": {"name": name}, "driver": DRIVER, "deletionPolicy": "Delete", "parameters": parameters});
     of(merged(plain, more))
@@ -292,4 +301,37 @@ fn a_snapshot_that_may_have_been_made_is_not_forgotten() {
     let changes = of_content(&held(deleted()), None);
     assert!(matches!(changes[..], [ContentChange::RemoveFinalizer { .. }]), "nothing was begun: {changes:?}");
     assert_eq!(of_content(&held(merged(deleted(), json!({"metadata": {"finalizers": []}}))), None), []);
+}
+
+#[test]
+fn calls_carry_the_secrets_that_the_class_named_when_the_content_was_made() {
+    let pair = |secret: &Option<SecretReference>| {
+        let secret = secret.clone().unwrap();
+        format!("{}/{}", secret.namespace.unwrap(), secret.name.unwrap())
+    };
+    let plan = World::new(wish(json!({}))).plan();
+    let Some(Change::CreateContent(made)) = plan.changes.last() else { panic!("{plan}") };
+    let annotations = made.metadata.annotations.clone().unwrap();
+    assert_eq!(annotations[DELETION_SECRET_NAME], "key-of-s");
+    assert_eq!(annotations[DELETION_SECRET_NAMESPACE], "ns");
+
+    let written = json!({"metadata": {"annotations": annotations}});
+    let changes = of_content(&held(written.clone()), None);
+    let [ContentChange::Create { secret, .. }] = changes.as_slice() else { panic!("{changes:?}") };
+    assert_eq!(pair(secret), "ns/key-of-s");
+    let changes = of_content(&held(merged(merged(ready(), deleted()), written)), None);
+    let [ContentChange::Delete { secret, .. }] = changes.as_slice() else { panic!("{changes:?}") };
+    assert_eq!(pair(secret), "ns/key-of-s", "also when class and snapshot are gone");
+    let changes = of_content(&held(merged(ready(), json!({"status": {"readyToUse": false}}))), None);
+    let [ContentChange::Check { secret, .. }] = changes.as_slice() else { panic!("{changes:?}") };
+    assert_eq!(pair(secret), "lists/snapcontent-u");
+    let changes = of_content(&held(json!({})), None);
+    assert!(matches!(&changes[..], [ContentChange::Create { secret: None, .. }]), "made without one: {changes:?}");
+
+    let mut world = World::new(wish(json!({})));
+    world.classes = vec![class("c", json!({"parameters": {"csi.storage.k8s.io/snapshotter-secret-name": "${what}"}}))];
+    assert!(world.error().contains("invalid tokens"), "{}", world.error());
+    let empty = json!({"metadata": {"annotations": {DELETION_SECRET_NAME: "", DELETION_SECRET_NAMESPACE: "ns"}}});
+    assert_eq!(of_content(&held(empty.clone()), None), [], "nobody knows which secret");
+    assert_eq!(of_content(&held(merged(merged(ready(), deleted()), empty)), None), []);
 }

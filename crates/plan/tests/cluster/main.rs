@@ -7,6 +7,7 @@ mod attach_detach;
 mod attacher;
 mod binding;
 mod build;
+mod capacity;
 mod eviction;
 mod garbage;
 mod namespace;

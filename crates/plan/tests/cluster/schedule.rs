@@ -4,7 +4,11 @@ use k8s_openapi::api::core::v1::{
     Affinity, CSIPersistentVolumeSource, Node, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,
     PersistentVolume, PersistentVolumeClaim, Pod, PreferredSchedulingTerm, VolumeNodeAffinity,
 };
-use k8s_openapi::api::storage::v1::{CSINode, CSINodeDriver, CSINodeSpec, StorageClass, VolumeNodeResources};
+use k8s_openapi::api::storage::v1::{
+    CSIDriver, CSINode, CSINodeDriver, CSINodeSpec, CSIStorageCapacity, StorageClass, VolumeNodeResources,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use proptest::prelude::*;
 use tether_plan::Plan;
 use tether_plan::schedule::volumes::Volumes;
@@ -20,6 +24,8 @@ struct Cluster {
     volumes: Vec<PersistentVolume>,
     classes: Vec<StorageClass>,
     csi_nodes: Vec<CSINode>,
+    csi_drivers: Vec<CSIDriver>,
+    capacities: Vec<CSIStorageCapacity>,
 }
 
 fn name<K: k8s_openapi::Metadata<Ty = k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta>>(object: &K) -> &str {
@@ -36,6 +42,8 @@ impl Cluster {
             volumes: self.volumes.iter().map(|v| (name(v), v)).collect(),
             classes: self.classes.iter().map(|c| (name(c), c)).collect(),
             csi_nodes: self.csi_nodes.iter().map(|n| (name(n), n)).collect(),
+            csi_drivers: self.csi_drivers.iter().map(|d| (name(d), d)).collect(),
+            capacities: self.capacities.iter().collect(),
             ..Default::default()
         };
         for pod in &self.pods {
@@ -215,6 +223,72 @@ fn a_waiting_claim_gets_a_volume_of_the_node_or_the_node_is_named_to_its_provisi
     cluster.claims = vec![bound(cluster.claims.remove(0), "made")];
     cluster.volumes = vec![only_on(volume("made", "1Gi", "late"), "b")];
     assert_eq!(cluster.outcome(&db), "on b");
+}
+
+#[test]
+fn a_pod_goes_where_its_volume_was_made_for_although_others_reach_it() {
+    let mut cluster = Cluster { nodes: three(), ..Default::default() };
+    let mut data = bound(claim("data", "1Gi", "late"), "made");
+    data.metadata.annotations.as_mut().unwrap().insert("volume.kubernetes.io/selected-node".into(), "b".into());
+    cluster.claims = vec![data];
+    cluster.volumes = vec![volume("made", "1Gi", "late")];
+    let made = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(after(-5));
+    cluster.volumes[0].metadata.creation_timestamp = Some(made);
+    assert_eq!(cluster.outcome(&pod("db").using("data").created(6)), "on b");
+    assert_eq!(cluster.outcome(&pod("db").using("data").created(4)), "on a", "the volume was there before it");
+    cluster.nodes[1] = cluster.nodes[1].clone().cordoned();
+    assert_eq!(cluster.outcome(&pod("db").using("data").created(6)), "on a", "any node that can is better than none");
+}
+
+fn capacity(class: &str, node: &str, bytes: &str, largest: Option<&str>) -> CSIStorageCapacity {
+    CSIStorageCapacity {
+        metadata: meta("system", &format!("{class}-{node}")),
+        storage_class_name: class.into(),
+        node_topology: Some(LabelSelector {
+            match_labels: Some([("kubernetes.io/hostname".to_owned(), node.to_owned())].into()),
+            ..Default::default()
+        }),
+        capacity: Some(Quantity(bytes.into())),
+        maximum_volume_size: largest.map(|largest| Quantity(largest.into())),
+    }
+}
+
+#[test]
+fn a_volume_is_made_only_for_a_node_whose_driver_has_room_for_it() {
+    let mut cluster = Cluster { nodes: three(), ..Default::default() };
+    cluster.classes = vec![class("late", "WaitForFirstConsumer")];
+    cluster.claims = vec![claim("data", "1Gi", "late")];
+    let db = pod("db").using("data");
+    let selected = |cluster: &Cluster| match cluster.place(&db).changes.as_slice() {
+        [Change::SelectNode { node, .. }] => node.clone(),
+        _ => cluster.outcome(&db),
+    };
+    cluster.csi_drivers = vec![CSIDriver { metadata: meta("", "driver.example.com"), ..Default::default() }];
+    assert_eq!(selected(&cluster), "a", "a driver that does not publish its capacity is not held to it");
+
+    cluster.csi_drivers[0].spec.storage_capacity = Some(true);
+    let nowhere = "0/3 nodes are available: 3 node(s) did not have enough free storage.";
+    assert_eq!(selected(&cluster), nowhere, "what is not published is not there");
+    cluster.capacities = vec![
+        capacity("late", "a", "5Gi", Some("512Mi")),
+        capacity("other", "b", "5Gi", None),
+        capacity("late", "b", "1023Mi", None),
+    ];
+    assert_eq!(selected(&cluster), nowhere, "too small a piece, another class, too little");
+    cluster.capacities.push(capacity("late", "c", "1Gi", None));
+    assert_eq!(selected(&cluster), "c");
+    cluster.capacities[3].node_topology = None;
+    assert_eq!(selected(&cluster), nowhere, "no node reaches it");
+
+    cluster.claims[0].metadata.annotations = Some([("volume.kubernetes.io/selected-node".into(), "b".into())].into());
+    let plan = cluster.place(&db);
+    assert!(plan.changes.is_empty(), "the volume that is being made there may be what takes the room: {plan}");
+    cluster.claims[0].metadata.annotations = None;
+    cluster.volumes = vec![volume("free", "1Gi", "late")];
+    assert!(
+        matches!(cluster.place(&db).changes[..], [Change::SetClaimRef { .. }]),
+        "a volume that exists needs no room"
+    );
 }
 
 #[test]

@@ -38,8 +38,12 @@ impl<T> Slab<T> {
         value
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
-        self.free.len() == self.places.len()
+        self.len() == 0
     }
 }
 

@@ -107,6 +107,11 @@ impl<F: Files> Volume<F> {
         self.index.bytes()
     }
 
+    /// How many requests are under way.
+    pub fn in_hand(&self) -> usize {
+        self.flight.requests.len()
+    }
+
     /// Nothing is under way: snapshots, reverts, expansion and closing are possible.
     pub fn is_idle(&self) -> bool {
         self.flight.is_idle() && self.commit.is_idle()

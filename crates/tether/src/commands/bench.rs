@@ -1,5 +1,6 @@
 //! `tether bench`: measures, and compares.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
@@ -81,15 +82,53 @@ struct FleetArgs {
     /// Volumes on the node that is lost; 0 leaves that part out
     #[arg(long, default_value_t = 200)]
     lose: usize,
-    /// Process of the controllers (`tether status` shows it): its memory is reported
+    /// Process of the controllers (`tether status` shows it): its memory and processor time are reported
     #[arg(long, value_name = "PID")]
     controller_pid: Option<u32>,
+    /// Process of the API server, likewise
+    #[arg(long, value_name = "PID")]
+    api_server_pid: Option<u32>,
+    /// Do only these parts; each takes over what the ones before it left, also in an earlier run with --keep
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS")]
+    only: Vec<FleetPart>,
     /// Leave nodes and volumes there
     #[arg(long)]
     keep: bool,
     /// How to print
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
+}
+
+/// A part of the bench of a fleet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum FleetPart {
+    /// Make the volumes
+    Create,
+    /// Attach all of them at once
+    Attach,
+    /// Do nothing, and count writes
+    Rest,
+    /// Lose a node
+    Lose,
+    /// Detach all of them at once
+    Detach,
+    /// Attach them at the offered rate
+    Rate,
+}
+
+fn fleet_parts(only: &[FleetPart]) -> fleet::Parts {
+    if only.is_empty() {
+        return fleet::Parts::ALL;
+    }
+    let has = |part| only.contains(&part);
+    fleet::Parts {
+        create: has(FleetPart::Create),
+        attach: has(FleetPart::Attach),
+        rest: has(FleetPart::Rest),
+        lose: has(FleetPart::Lose),
+        detach: has(FleetPart::Detach),
+        rate: has(FleetPart::Rate),
+    }
 }
 
 /// Creates, updates, lists and watch fan-out against one API server or two
@@ -171,6 +210,8 @@ async fn fleet(args: &FleetArgs) -> Result<Exit> {
         rate: args.rate.into(),
         lost: args.lose,
         controller: args.controller_pid,
+        api_server: args.api_server_pid,
+        parts: fleet_parts(&args.only),
         keep: args.keep,
     };
     let report = fleet::run(&client, &plan, &|step| output::complain(step)).await.context("bench of a fleet")?;
@@ -189,14 +230,24 @@ fn fleet_table(report: &fleet::Report) -> String {
             figure.count.to_string(),
         ]);
     }
-    let mut writes = vec![["WRITES", "FIRST ATTACHMENT", "LATER ONES"].map(str::to_owned).to_vec()];
-    for (what, first) in &report.writes_per_first_attachment {
-        let later = report.writes_per_attachment.get(what).copied().unwrap_or_default();
-        writes.push(vec![what.clone(), format!("{first:.2}"), format!("{later:.2}")]);
-    }
-    let memory = report.controller_mib.map_or_else(String::new, |mib| format!("controllers     {mib:.0} MiB\n"));
-    let (loads, writes, rest) = (output::columns(&rows), output::columns(&writes), report.writes_per_second_at_rest);
-    format!("{loads}\n{writes}\nwrites at rest  {rest:.1} per second\n{memory}")
+    let by_round = |title: &str, first: &BTreeMap<String, f64>, later: &BTreeMap<String, f64>| {
+        let mut rows = vec![[title, "FIRST ATTACHMENT", "LATER ONES"].map(str::to_owned).to_vec()];
+        let names: BTreeSet<&String> = first.keys().chain(later.keys()).collect();
+        for name in names {
+            let shown =
+                |values: &BTreeMap<String, f64>| format!("{:.2}", values.get(name).copied().unwrap_or_default());
+            rows.push(vec![name.clone(), shown(first), shown(later)]);
+        }
+        output::columns(&rows)
+    };
+    let writes = by_round("WRITES", &report.writes_per_first_attachment, &report.writes_per_attachment);
+    let used = by_round("PROCESSOR MS", &report.processor_ms_per_first_attachment, &report.processor_ms_per_attachment);
+    let rest = report
+        .writes_per_second_at_rest
+        .map_or_else(String::new, |rest| format!("writes at rest  {rest:.1} per second\n"));
+    let memory: String = report.resident_mib.iter().map(|(name, mib)| format!("{name:<15} {mib:.0} MiB\n")).collect();
+    let loads = output::columns(&rows);
+    format!("{loads}\n{writes}\n{used}\n{rest}{memory}")
 }
 
 async fn api(args: &ApiArgs) -> Result<Exit> {

@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use clap::ValueEnum as _;
 use kube::Client;
+use tether_crd::NAMESPACE;
 use tether_csi::connect::{Address, Connection, connect};
 use tether_csi::driver::{Driver, Options};
 use tether_csi::metrics::Metrics;
-use tether_csi::{attacher, provisioner, resizer, snapshotter};
+use tether_csi::provisioner::capacity::{self, Refresh};
+use tether_csi::{attacher, provisioner, resizer, sidecar, snapshotter};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -58,26 +60,31 @@ enum Loop {
 }
 
 impl Loop {
-    async fn run(self, client: Client, connection: Connection, stop: CancellationToken) -> Result<()> {
+    async fn run(self, driver: Driver, client: Client, connection: Connection, stop: CancellationToken) -> Result<()> {
         let identity = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let (timeout, metrics) = (CALL_TIMEOUT, Metrics::default());
         match self {
             Self::Attacher => {
-                let settings = attacher::Settings { timeout, ..attacher::Settings::default() };
+                let settings = attacher::Settings { timeout, workers: CALLS, ..attacher::Settings::default() };
                 attacher::run(client, connection, settings, &metrics, stop).await?;
             }
             Self::Provisioner => {
+                let capacity = Some(capacity::Settings {
+                    namespace: NAMESPACE.into(),
+                    immediate: false,
+                    refresh: Refresh::Told(driver.room_news()),
+                });
                 let default_fs_type = "ext4".to_owned();
-                let settings =
-                    provisioner::Settings { timeout, default_fs_type, identity, ..provisioner::Settings::default() };
+                let mut settings = provisioner::Settings { default_fs_type, capacity, ..Default::default() };
+                settings.common = sidecar::Settings { timeout, identity, ..settings.common };
                 provisioner::run(client, connection, settings, &metrics, stop).await?;
             }
             Self::Resizer => {
-                let settings = resizer::Settings { timeout, identity, ..resizer::Settings::default() };
+                let settings = sidecar::Settings { timeout, identity, ..resizer::defaults() };
                 resizer::run(client, connection, settings, &metrics, stop).await?;
             }
             Self::Snapshotter => {
-                let settings = snapshotter::Settings { timeout, identity, ..snapshotter::Settings::default() };
+                let settings = sidecar::Settings { timeout, identity, ..snapshotter::defaults() };
                 snapshotter::run(client, connection, settings, &metrics, stop).await?;
             }
         }
@@ -101,11 +108,11 @@ async fn serve(args: &Args) -> Result<Exit> {
     let options = Options { controller: args.controller, node: args.node.clone() };
     let driver = Driver::new(client.clone(), options, &stop);
     let mut tasks: JoinSet<Result<()>> = JoinSet::new();
-    let token = stop.clone();
-    tasks.spawn(async move { Ok(driver.serve(listener, token).await?) });
+    let (serving, token) = (driver.clone(), stop.clone());
+    tasks.spawn(async move { Ok(serving.serve(listener, token).await?) });
     for each in Loop::value_variants().iter().filter(|each| args.controller && !args.without.contains(each)) {
         let (client, connection, token) = (client.clone(), connect(&args.endpoint).await?, stop.clone());
-        tasks.spawn(each.run(client, connection, token));
+        tasks.spawn(each.run(driver.clone(), client, connection, token));
     }
     role::ready();
     while let Some(ended) = tasks.join_next().await {
@@ -113,6 +120,10 @@ async fn serve(args: &Args) -> Result<Exit> {
     }
     Ok(Exit::Success)
 }
+
+/// Calls of the attacher at a time, attaches and detaches each: they wait for the volume, which costs nothing, and one that takes
+/// long must not be in the way of others.
+const CALLS: usize = 100;
 
 /// Longer than the driver itself waits for a volume, so that its own words are what is told.
 const CALL_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(110);

@@ -33,7 +33,7 @@ enum Action {
     /// Performs scenarios
     #[command(
         after_help = "A guest writes and reads through the volume's NBD endpoint all the time, where the volume is, and checks every \
-                      byte.\nA line is printed for each step, a table at the end. Exit code 1 if a scenario failed.\n\n\
+                      byte.\nA line is printed for each step, a table at the end. Exit code 1 if a scenario failed, or if none was performed.\n\n\
                       Example:\n  tether scenario run all\n  tether scenario run 1.1 2.3 --keep --report report.json\n  \
                       tether scenario run 4 --kubeconfig ./kubeconfig"
     )]
@@ -121,11 +121,16 @@ impl Place {
             let text = serde_json::to_string_pretty(verdicts)?;
             std::fs::write(file, text).with_context(|| format!("--report {}", file.display()))?;
         }
-        let failed: Vec<_> = verdicts.iter().filter(|verdict| verdict.word() == "FAILED").collect();
-        for verdict in &failed {
+        for verdict in verdicts.iter().filter(|verdict| verdict.word() == "FAILED") {
             output::complain(&format!("again: {}", again(&verdict.id)));
         }
-        Ok(if failed.is_empty() { Exit::Success } else { Exit::Failure })
+        match report::shown(verdicts) {
+            Ok(()) => Ok(Exit::Success),
+            Err(why) => {
+                output::complain(&why);
+                Ok(Exit::Failure)
+            }
+        }
     }
 }
 

@@ -65,6 +65,16 @@ impl Verdict {
     }
 }
 
+/// Whether everything that was performed passed, and something was: what was only skipped shows nothing.
+pub(crate) fn shown(verdicts: &[Verdict]) -> Result<(), String> {
+    let count = |word: &str| verdicts.iter().filter(|verdict| verdict.word() == word).count();
+    match (count("FAILED"), count("passed")) {
+        (0, 0) => Err("nothing was performed, so nothing is shown".to_owned()),
+        (0, _) => Ok(()),
+        (failed, _) => Err(format!("{failed} of {} failed", verdicts.len())),
+    }
+}
+
 /// The table at the end.
 pub(crate) fn table(verdicts: &[Verdict]) -> String {
     let head = ["SCENARIO", "RESULT", "END", "TIME", "LONGEST STALL", "VERSIONS", "REQUESTS", "WHAT"];
@@ -91,4 +101,24 @@ pub(crate) fn table(verdicts: &[Verdict]) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_skips_everything_shows_nothing() {
+        let verdict = |problems: &[&str], skipped: Option<&str>| Verdict {
+            problems: problems.iter().map(|problem| (*problem).to_owned()).collect(),
+            skipped: skipped.map(ToOwned::to_owned),
+            ..Verdict::default()
+        };
+        let (passed, failed, skipped) = (verdict(&[], None), verdict(&["x"], None), verdict(&[], Some("no nodes")));
+        assert_eq!(shown(&[passed.clone(), skipped.clone()]), Ok(()));
+        assert_eq!(shown(&[passed, failed.clone(), skipped.clone()]), Err("1 of 3 failed".to_owned()));
+        assert!(shown(&[skipped]).unwrap_err().contains("nothing was performed"));
+        assert!(shown(&[]).is_err());
+        assert!(shown(&[failed]).is_err());
+    }
 }

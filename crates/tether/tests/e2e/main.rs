@@ -9,6 +9,7 @@ mod growth;
 mod kills;
 mod lab;
 mod nodes;
+mod room;
 mod snapshots;
 
 use std::path::Path;
@@ -72,6 +73,7 @@ fn volumes_that_grow() {
             ("ext4 grows under its pod", growth::ext4_under_its_pod),
             ("xfs grows under its pod", growth::xfs_under_its_pod),
             ("a device grows under its pod", growth::a_device_under_its_pod),
+            ("a pod goes where there is room", room::a_pod_goes_where_there_is_room),
             ("a volume grows while nobody has it", growth::while_nobody_has_it),
             ("what cannot grow says so", growth::what_cannot_grow),
         ],

@@ -47,7 +47,7 @@ pub(super) async fn create(driver: &Inner, request: CreateVolumeRequest) -> Resu
     asked.extend(request.mutable_parameters);
     let mut spec = parameters::spec(&asked, size, mode, fs_type.unwrap_or_default()).map_err(unusable)?;
     if spec.number_of_replicas == 0 {
-        spec.number_of_replicas = default_replicas(&driver.view.setting(settings::DEFAULT_REPLICA_COUNT));
+        spec.number_of_replicas = driver.view.settings().number(settings::DEFAULT_REPLICA_COUNT);
     }
     spec.data_source = source.map(|source| source.data_source).unwrap_or_default();
     let data_source = spec.data_source.clone();
@@ -131,17 +131,6 @@ fn is_same(held: &Volume, required: i64, limit: i64, data_source: &str) -> Resul
         return Err(Status::already_exists(words));
     }
     Ok(())
-}
-
-/// The setting is a number, or one for each data engine.
-fn default_replicas(setting: &str) -> i64 {
-    /// What is kept if the setting cannot be read.
-    const REPLICAS: i64 = 3;
-    let by_engine = || {
-        let all: serde_json::Value = serde_json::from_str(setting).ok()?;
-        all["v1"].as_str()?.parse().ok()
-    };
-    setting.parse().ok().or_else(by_engine).unwrap_or(REPLICAS)
 }
 
 pub(super) async fn delete(driver: &Inner, id: &str) -> Result<(), Status> {

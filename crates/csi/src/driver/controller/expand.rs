@@ -53,10 +53,9 @@ pub(super) async fn expand(
     }
     let grown = driver.view.until(PATIENCE, || {
         let volume = driver.view.volume(id)?;
-        let engines = driver.view.engines.list();
-        let told = engines.iter().filter(|engine| engine.spec.volume_name == id);
-        let is_told = told.clone().all(|engine| engine.spec.volume_size.0 >= size);
-        let serves = told.clone().all(|engine| {
+        let engines = driver.view.engines.find(id);
+        let is_told = engines.iter().all(|engine| engine.spec.volume_size.0 >= size);
+        let serves = engines.iter().all(|engine| {
             engine.status.current_state != tether_crd::engine::InstanceState::Running
                 || engine.status.current_size.0 >= size
         });

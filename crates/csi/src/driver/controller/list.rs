@@ -1,25 +1,22 @@
-//! What there is: volumes, where they are published, how they are, and how much room is left.
+//! What there is: volumes, where they are published, how they are.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use kube::ResourceExt;
+use tether_crd::Volume;
 use tether_crd::attachment::TicketType;
 use tether_crd::volume::Robustness;
-use tether_crd::{Node, Volume, condition, node, settings};
 use tonic::Status;
 
 use super::super::Inner;
 use super::super::capability::{access_mode, check};
 use super::required;
 use crate::proto::{
-    self, ControllerGetVolumeResponse, GetCapacityRequest, GetCapacityResponse, ListVolumesRequest,
-    ListVolumesResponse, ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse, VolumeCondition,
-    controller_get_volume_response, list_volumes_response, validate_volume_capabilities_response,
+    self, ControllerGetVolumeResponse, ListVolumesRequest, ListVolumesResponse, ValidateVolumeCapabilitiesRequest,
+    ValidateVolumeCapabilitiesResponse, VolumeCondition, controller_get_volume_response, list_volumes_response,
+    validate_volume_capabilities_response,
 };
-
-/// The segment of a topology that names a node.
-const HOSTNAME: &str = "kubernetes.io/hostname";
 
 pub(super) async fn list(driver: &Inner, request: &ListVolumesRequest) -> Result<ListVolumesResponse, Status> {
     driver.view.ready().await;
@@ -120,35 +117,4 @@ pub(super) async fn validate(
         },
         Err(refusal) => ValidateVolumeCapabilitiesResponse { confirmed: None, message: refusal.message().to_owned() },
     })
-}
-
-pub(super) async fn capacity(driver: &Inner, request: &GetCapacityRequest) -> Result<GetCapacityResponse, Status> {
-    driver.view.ready().await;
-    let wanted = request.accessible_topology.as_ref().and_then(|topology| topology.segments.get(HOSTNAME));
-    let percent: i64 = driver.view.setting(settings::STORAGE_OVER_PROVISIONING_PERCENTAGE).parse().unwrap_or(100);
-    let nodes = driver.view.nodes.list();
-    let here = nodes.iter().filter(|node| wanted.is_none_or(|name| *name == node.name_any()));
-    let room: Vec<i64> = here.flat_map(|node| free(node, percent)).collect();
-    Ok(GetCapacityResponse {
-        available_capacity: room.iter().sum(),
-        maximum_volume_size: Some(room.iter().copied().max().unwrap_or(0)),
-        minimum_volume_size: None,
-    })
-}
-
-/// What each disk of a node can still promise.
-fn free(node: &Node, percent: i64) -> Vec<i64> {
-    if !node.spec.allow_scheduling || !node.is_ready() {
-        return Vec::new();
-    }
-    let can_schedule = |name: &String| node.spec.disks.get(name).is_some_and(|disk| disk.allow_scheduling);
-    let disks = node.status.disk_status.iter().filter(|(name, disk)| {
-        can_schedule(name) && condition::is_true(&disk.conditions, node::conditions::SCHEDULABLE)
-    });
-    let left = |(name, disk): (&String, &node::DiskStatus)| {
-        let reserved = node.spec.disks.get(name).map_or(0, |disk| disk.storage_reserved);
-        let promised = (disk.storage_maximum - reserved).saturating_mul(percent) / 100;
-        (promised - disk.storage_scheduled).max(0)
-    };
-    disks.map(left).collect()
 }

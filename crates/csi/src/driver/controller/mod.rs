@@ -1,5 +1,6 @@
 //! The controller half: volumes come, grow and go, and are made available to nodes.
 
+mod capacity;
 mod create;
 mod expand;
 mod list;
@@ -129,7 +130,7 @@ impl Controller for Driver {
         &self,
         request: Request<GetCapacityRequest>,
     ) -> Result<Response<GetCapacityResponse>, Status> {
-        list::capacity(&self.0, &request.into_inner()).await.map(Response::new)
+        capacity::capacity(&self.0, &request.into_inner()).await.map(Response::new)
     }
 
     async fn create_snapshot(

@@ -1,5 +1,6 @@
 //! A volume is made available to a node by a ticket, and taken away by removing it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kube::ResourceExt;
@@ -9,6 +10,7 @@ use tether_crd::attachment::{DISABLE_FRONTEND, LAST_ATTACHED_BY, SATISFIED, Tick
 use tether_crd::volume::{CloneState, Frontend, State};
 use tether_crd::{NAMESPACE, Volume, VolumeAttachment, condition, names};
 use tether_plan::clone::is_pending;
+use tether_plan::volume::{Leaving, leaving};
 use tonic::Status;
 
 use super::super::capability::{NO_SHARES, check, is_block};
@@ -131,22 +133,46 @@ fn not_yet(driver: &Inner, id: &str, ticket: &str) -> Status {
     }
 }
 
+/// Takes the volume from a node, or from all if none is named, and returns when it has left: from then on it can be
+/// published elsewhere. A volume that somebody else wants on the node stays there, and is not waited for.
 pub(super) async fn unpublish(driver: &Inner, id: &str, node: &str) -> Result<(), Status> {
     let id = required("volume_id", id)?;
     driver.view.ready().await;
     let Some(attachment) = driver.view.attachment(id) else { return Ok(()) };
     let tickets = &attachment.spec.attachment_tickets;
-    let mut removed = serde_json::Map::new();
+    // The watch may not have shown a ticket that was just set: it is removed in any case.
+    let mut removed: BTreeMap<String, String> = [(names::csi_ticket(id, node), node.to_owned())].into();
     if node.is_empty() {
         let csi = tickets.iter().filter(|(_, ticket)| ticket.kind == TicketType::Csi);
-        removed.extend(csi.map(|(key, _)| (key.clone(), Value::Null)));
-    } else {
-        // The watch may not have shown a ticket that was just set: it is removed in any case.
-        removed.insert(names::csi_ticket(id, node), Value::Null);
+        removed = csi.map(|(key, ticket)| (key.clone(), ticket.node_id.clone())).collect();
     }
-    match set_tickets(driver, id, Value::Object(removed)).await {
-        Ok(()) => Ok(()),
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-        Err(error) => Err(api_error("remove ticket", &error)),
+    let gone: serde_json::Map<String, Value> = removed.keys().map(|key| (key.clone(), Value::Null)).collect();
+    match set_tickets(driver, id, Value::Object(gone)).await {
+        Ok(()) => {}
+        Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
+        Err(error) => return Err(api_error("remove ticket", &error)),
+    }
+    let left =
+        driver.view.until(PATIENCE, || removed.values().all(|node| still(driver, id, node).is_none()).then_some(()));
+    if left.await.is_some() {
+        return Ok(());
+    }
+    let mut late = removed.values().filter_map(|node| Some((node, still(driver, id, node)?)));
+    match late.next() {
+        None => Ok(()),
+        Some((node, why)) => {
+            let words = format!("volume {id} has not left node {node} yet. {why}");
+            Err(Status::deadline_exceeded(words.trim_end()))
+        }
+    }
+}
+
+/// Whether the volume has yet to leave the node, and what is known of the reason.
+fn still(driver: &Inner, id: &str, node: &str) -> Option<String> {
+    let (volume, attachment) = (driver.view.volume(id)?, driver.view.attachment(id)?);
+    let engines = driver.view.engines.find(id);
+    match leaving(&volume, &attachment, engines.iter().map(AsRef::as_ref), node) {
+        Leaving::Still(why) => Some(why),
+        Leaving::Gone | Leaving::Wanted(_) => None,
     }
 }

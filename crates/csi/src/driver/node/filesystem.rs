@@ -1,7 +1,7 @@
 //! File systems: found, made, checked, grown.
 
 use std::ffi::{OsStr, OsString};
-use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use rustix::fs::OFlags;
 use rustix::thread::{CapabilitySet, capabilities};
 use tonic::Status;
 
+use super::ext::Geometry;
 use super::mounts::{run, said, succeed};
 
 /// The file system of volumes that name none.
@@ -18,11 +19,6 @@ pub(super) const DEFAULT: &str = "ext4";
 const NOTHING_FOUND: i32 = 2;
 /// Bits of fsck's answer: corrected, and corrected but the machine wants a restart.
 const CORRECTED: i32 = 0b11;
-
-/// Where ext file systems begin to tell of themselves.
-const SUPERBLOCK_AT: u64 = 1024;
-/// A last group that is smaller than its own tables is not made: a device that is larger by less may be full already.
-const WORTH_GROWING_BYTES: i64 = 8 << 20;
 
 /// Looks at a device that is in use, and the pause between them: a container that just ended lets go of it in a moment.
 const FREE_LOOKS: u32 = 50;
@@ -130,11 +126,12 @@ pub(super) async fn fit(device: &Path, fs_type: &str) -> Result<(), Status> {
         return Ok(());
     }
     let path = device.to_owned();
-    let read = tokio::task::spawn_blocking(move || superblock(&path)).await;
+    let read = tokio::task::spawn_blocking(move || Geometry::read(&path)).await;
     let read = read.map_err(|error| Status::internal(error.to_string()))?;
     let read = read.map_err(|error| Status::internal(format!("{}: {error}", device.display())))?;
-    let held = ext_bytes(&read).ok_or_else(|| Status::internal(format!("{}: no superblock", device.display())))?;
-    if device_size(device_number(device)?)? - held < WORTH_GROWING_BYTES {
+    let held = read.ok_or_else(|| Status::internal(format!("{}: no superblock", device.display())))?;
+    let bytes = u64::try_from(device_size(device_number(device)?)?).unwrap_or_default();
+    if !held.can_grow_to(bytes) {
         return Ok(());
     }
     // The program insists on a full check first.
@@ -143,24 +140,6 @@ pub(super) async fn fit(device: &Path, fs_type: &str) -> Result<(), Status> {
         Some(code) if code & !CORRECTED == 0 => succeed("resize2fs", &[device.as_os_str()]).await,
         _ => Err(Status::internal(format!("the file system is damaged: {}", said(&output)))),
     }
-}
-
-type Superblock = [u8; 1024];
-
-fn superblock(device: &Path) -> std::io::Result<Superblock> {
-    let mut read: Superblock = [0; 1024];
-    std::fs::File::open(device)?.read_exact_at(&mut read, SUPERBLOCK_AT)?;
-    Ok(read)
-}
-
-/// How large an ext file system is, by its superblock.
-fn ext_bytes(superblock: &Superblock) -> Option<i64> {
-    let number = |at: usize| Some(u32::from_le_bytes(superblock.get(at..at + 4)?.try_into().ok()?));
-    let magic = u16::from_le_bytes([superblock[0x38], superblock[0x39]]);
-    let wide = number(0x60)? & 0x80 != 0;
-    let blocks = u64::from(number(0x04)?) | u64::from(if wide { number(0x150)? } else { 0 }) << 32;
-    let bytes = blocks.checked_mul(1024_u64.checked_shl(number(0x18)?)?)?;
-    (magic == 0xef53).then_some(bytes).and_then(|bytes| i64::try_from(bytes).ok())
 }
 
 /// Returns once nobody has the device mounted or to himself: in another mount namespace it may be mounted still.
@@ -189,28 +168,4 @@ pub(super) fn device_size((major, minor): (u64, u64)) -> Result<i64, Status> {
     let text = std::fs::read_to_string(&path).map_err(|error| Status::internal(format!("{path}: {error}")))?;
     let sectors: i64 = text.trim().parse().map_err(|_| Status::internal(format!("{path}: not a number")))?;
     Ok(sectors * SECTOR)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::process::Command;
-
-    use super::*;
-
-    #[test]
-    fn a_superblock_tells_how_large_its_file_system_is() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        for (mebibytes, options) in [(64, ["-b4096", "-Oextent"]), (40, ["-b1024", "-O^64bit"])] {
-            file.as_file().set_len(mebibytes << 20).unwrap();
-            let made = Command::new("mkfs.ext4").args(["-F", "-q"]).args(options).arg(file.path()).status();
-            if !made.is_ok_and(|status| status.success()) {
-                eprintln!("SKIPPED: mkfs.ext4 is needed");
-                return;
-            }
-            let read = superblock(file.path()).unwrap();
-            assert_eq!(ext_bytes(&read), Some(i64::try_from(mebibytes << 20).unwrap()), "{options:?}");
-        }
-        assert_eq!(ext_bytes(&[0; 1024]), None);
-        assert_eq!(ext_bytes(&[0xff; 1024]), None, "garbage is no size");
-    }
 }

@@ -5,6 +5,7 @@
 //!          └─ stage ──► <staging>/<volume>   (block: file)  ── publish ──► <target>   bind mount of the device
 //! ```
 
+mod ext;
 mod filesystem;
 mod mounts;
 mod publish;

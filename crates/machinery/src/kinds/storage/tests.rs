@@ -135,3 +135,30 @@ fn a_driver_on_a_node_changes_only_its_limit() {
         ]
     );
 }
+
+#[test]
+fn capacity_changes_but_not_what_it_is_the_capacity_of() {
+    let old = json!({
+        "storageClassName": "fast", "capacity": "1Gi", "maximumVolumeSize": "512Mi",
+        "nodeTopology": {"matchLabels": {"kubernetes.io/hostname": "node-1"}},
+    });
+    assert_eq!(validate_capacity(&old), []);
+    let mut new = old.clone();
+    new["capacity"] = "2Gi".into();
+    assert_eq!(validate_capacity_update(&new, &old), []);
+    new["capacity"] = "-1".into();
+    new["storageClassName"] = "Slow".into();
+    let found = texts(validate_capacity_update(&new, &old));
+    assert!(
+        found[0].starts_with("storageClassName: Invalid value: \"Slow\": a lowercase RFC 1123 subdomain"),
+        "{found:?}"
+    );
+    assert_eq!(
+        found[1..],
+        [
+            "capacity: Invalid value: \"-1\": must be greater than or equal to 0",
+            "storageClassName: Invalid value: \"Slow\": field is immutable",
+        ]
+    );
+    assert_eq!(validate_capacity(&json!({"storageClassName": ""})).len(), 1);
+}

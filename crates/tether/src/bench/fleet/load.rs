@@ -159,11 +159,11 @@ impl Tickets {
     }
 }
 
-/// Makes the volumes and waits until each is detached, its replicas placed.
+/// Makes the volumes and waits until each is detached, its replicas placed; those of an earlier run are taken over.
 pub(super) async fn create(client: &Client, tickets: &Tickets, plan: &Plan) -> Result<Figure> {
     let started = Instant::now();
     let volumes = objects::<Volume>(client);
-    let sent = stream::iter(0..plan.volumes)
+    let sent: Vec<Option<(String, Instant)>> = stream::iter(0..plan.volumes)
         .map(|index| {
             let (volumes, name) = (&volumes, make::volume_name(index));
             async move {
@@ -175,14 +175,17 @@ pub(super) async fn create(client: &Client, tickets: &Tickets, plan: &Plan) -> R
                     },
                 });
                 let at = Instant::now();
-                volumes.create(&PostParams::default(), &serde_json::from_value(object)?).await?;
-                anyhow::Ok((name, at))
+                match volumes.create(&PostParams::default(), &serde_json::from_value(object)?).await {
+                    Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(None),
+                    Err(error) => Err(error.into()),
+                    Ok(_) => anyhow::Ok(Some((name, at))),
+                }
             }
         })
         .buffer_unordered(AT_ONCE)
         .try_collect()
         .await?;
-    tickets.detached("create", started, sent).await
+    tickets.detached("create", started, sent.into_iter().flatten().collect()).await
 }
 
 async fn follow<K>(client: Client, seen: Arc<Seen>, note: fn(&Seen, &K))

@@ -8,6 +8,7 @@
 mod agents;
 mod load;
 mod make;
+mod usage;
 mod writes;
 
 use std::collections::BTreeMap;
@@ -36,14 +37,33 @@ pub(crate) struct Plan {
     pub rate: usize,
     /// Volumes on the node that is lost; 0 leaves it out.
     pub lost: usize,
-    /// Process of the controllers, whose memory is of interest.
+    /// Processes whose use of memory and processor is of interest.
     pub controller: Option<u32>,
+    pub api_server: Option<u32>,
+    /// What is done, in this order; each part takes over what the ones before it left, also in an earlier run.
+    pub parts: Parts,
     /// Leave everything there.
     pub keep: bool,
 }
 
+/// The parts of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "parts that are chosen one by one")]
+pub(crate) struct Parts {
+    pub create: bool,
+    pub attach: bool,
+    pub rest: bool,
+    pub lose: bool,
+    pub detach: bool,
+    pub rate: bool,
+}
+
+impl Parts {
+    pub(crate) const ALL: Self = Self { create: true, attach: true, rest: true, lose: true, detach: true, rate: true };
+}
+
 /// What came of it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Report {
     pub figures: Vec<Figure>,
@@ -52,9 +72,13 @@ pub(crate) struct Report {
     /// The same for a volume's first attachment.
     pub writes_per_first_attachment: BTreeMap<String, f64>,
     /// Writes per second while nothing happens; heartbeats of nodes are not counted.
-    pub writes_per_second_at_rest: f64,
-    /// Resident memory of the controllers at the end, in MiB.
-    pub controller_mib: Option<f64>,
+    pub writes_per_second_at_rest: Option<f64>,
+    /// Resident memory at the end, in MiB, by process.
+    pub resident_mib: BTreeMap<String, f64>,
+    /// Processor time for each attachment, in milliseconds, by process.
+    pub processor_ms_per_attachment: BTreeMap<String, f64>,
+    /// The same for a volume's first attachment.
+    pub processor_ms_per_first_attachment: BTreeMap<String, f64>,
 }
 
 /// Builds the fleet, attaches everything, loses a node, and takes it down again.
@@ -90,59 +114,61 @@ async fn measure(
     tickets: &Tickets,
     progress: &dyn Fn(&str),
 ) -> Result<Report> {
-    let mut figures = Vec::new();
-    progress(&format!("making {} volumes", plan.volumes));
-    figures.push(load::create(client, tickets, plan).await?);
-
-    progress("attaching all of them at once");
-    let before = Writes::read(client).await?;
+    let (parts, processes, mut report) = (plan.parts, processes(plan), Report::default());
+    if parts.create {
+        progress(&format!("making {} volumes", plan.volumes));
+        report.figures.push(load::create(client, tickets, plan).await?);
+    }
     let everywhere = load::placed(plan);
-    figures.push(tickets.attach(client, "attach, all at once", &everywhere, None).await?);
-    let writes_per_first_attachment = Writes::read(client).await?.since(&before).each(plan.volumes);
-
-    progress("doing nothing");
-    let writes_per_second_at_rest = at_rest(client).await?;
-
-    if plan.lost > 0 {
+    if parts.attach {
+        progress("attaching all of them at once");
+        let (writes, used) = (Writes::read(client).await?, usage::processor_ms(&processes)?);
+        report.figures.push(tickets.attach(client, "attach, all at once", &everywhere, None).await?);
+        report.processor_ms_per_first_attachment = usage::each(&processes, &used, plan.volumes)?;
+        report.writes_per_first_attachment = Writes::read(client).await?.since(&writes).each(plan.volumes);
+    }
+    if parts.rest {
+        progress("doing nothing");
+        report.writes_per_second_at_rest = Some(at_rest(client).await?);
+    }
+    if parts.lose && plan.lost > 0 {
         progress(&format!("losing a node with {} volumes", plan.lost));
         agents.lose(make::LOST);
         make::lose(client, make::LOST).await?;
         agents.miss(make::LOST).await?;
-        figures.push(tickets.attach(client, "attach elsewhere after a node is lost", &load::moved(plan), None).await?);
+        let name = "attach elsewhere after a node is lost";
+        report.figures.push(tickets.attach(client, name, &load::moved(plan), None).await?);
         make::bring_back(client, make::LOST).await?;
         agents.bring_back(make::LOST).await?;
     }
+    if parts.detach {
+        progress("detaching all of them");
+        report.figures.push(tickets.detach(client, "detach, all at once", plan).await?);
+    }
+    if parts.rate {
+        progress(&format!("attaching {} per second", plan.rate));
+        let name = format!("attach, {} per second offered", plan.rate);
+        let (writes, used) = (Writes::read(client).await?, usage::processor_ms(&processes)?);
+        report.figures.push(tickets.attach(client, &name, &everywhere, Some(plan.rate)).await?);
+        report.processor_ms_per_attachment = usage::each(&processes, &used, plan.volumes)?;
+        report.writes_per_attachment = Writes::read(client).await?.since(&writes).each(plan.volumes);
+    }
+    report.resident_mib = usage::resident_mib(&processes)?;
+    Ok(report)
+}
 
-    progress("detaching all of them");
-    figures.push(tickets.detach(client, "detach, all at once", plan).await?);
-
-    progress(&format!("attaching {} per second", plan.rate));
-    let name = format!("attach, {} per second offered", plan.rate);
-    let before = Writes::read(client).await?;
-    figures.push(tickets.attach(client, &name, &everywhere, Some(plan.rate)).await?);
-    let writes_per_attachment = Writes::read(client).await?.since(&before).each(plan.volumes);
-    let controller_mib = plan.controller.map(resident_mib).transpose()?;
-    Ok(Report {
-        figures,
-        writes_per_attachment,
-        writes_per_first_attachment,
-        writes_per_second_at_rest,
-        controller_mib,
-    })
+/// What is looked at beside the bench itself, whose pretending nodes take processor time that a real cluster's would take
+/// elsewhere.
+fn processes(plan: &Plan) -> usage::Processes {
+    let given =
+        [("controllers", plan.controller), ("API server", plan.api_server), ("bench", Some(std::process::id()))];
+    given.into_iter().filter_map(|(name, pid)| Some((name, pid?))).collect()
 }
 
 async fn at_rest(client: &Client) -> Result<f64> {
     let before = Writes::read(client).await?;
     tokio::time::sleep(AT_REST).await;
     Ok(Writes::read(client).await?.since(&before).total() as f64 / AT_REST.as_secs_f64())
-}
-
-fn resident_mib(pid: u32) -> Result<f64> {
-    let path = format!("/proc/{pid}/status");
-    let text = std::fs::read_to_string(&path).with_context(|| format!("--controller-pid {pid}: {path}"))?;
-    let kib = text.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix("kB")?.trim().parse().ok());
-    let kib: f64 = kib.with_context(|| format!("{path} does not say how much memory is resident"))?;
-    Ok(kib / 1024.0)
 }
 
 /// Objects of volumes, which all live in one namespace.

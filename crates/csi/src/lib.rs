@@ -3,6 +3,7 @@
 //! The [`driver`] serves volumes of this system. Towards drivers: the loops that Kubernetes runs as sidecars beside any CSI driver, the first of them the
 //! [`attacher`]. Each is a client of the API server and of one driver's socket; the decisions are in `tether-plan`.
 
+pub mod api;
 pub mod attacher;
 mod call;
 pub mod connect;

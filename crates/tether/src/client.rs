@@ -25,17 +25,30 @@ pub(crate) async fn config(path: &Path) -> Result<Config> {
 
 /// The same from the file that was given, or else with what a pod is given.
 pub(crate) async fn from_flag(path: Option<&Path>, role: &'static str) -> Result<Client> {
-    let Some(path) = path else {
-        let config = Config::incluster().context("--kubeconfig is not given, and this is not a pod")?;
-        return Ok(named(config, role)?);
-    };
-    from_file(path, role).await
+    Ok(Client::try_from(flagged(path, role).await?)?)
 }
 
-fn named(mut config: Config, role: &'static str) -> Result<Client, kube::Error> {
+/// The same with one connection for all requests, for a role that has many under way.
+pub(crate) async fn shared_from_flag(path: Option<&Path>, role: &'static str) -> Result<Client> {
+    Ok(tether_csi::api::client(flagged(path, role).await?)?)
+}
+
+async fn flagged(path: Option<&Path>, role: &'static str) -> Result<Config> {
+    let config = match path {
+        Some(path) => config(path).await?,
+        None => Config::incluster().context("--kubeconfig is not given, and this is not a pod")?,
+    };
+    Ok(with_name(config, role))
+}
+
+fn named(config: Config, role: &'static str) -> Result<Client, kube::Error> {
+    Client::try_from(with_name(config, role))
+}
+
+fn with_name(mut config: Config, role: &'static str) -> Config {
     let agent = format!("{role}/{} ({}/{})", env!("CARGO_PKG_VERSION"), std::env::consts::OS, std::env::consts::ARCH);
     config.headers.push((USER_AGENT, HeaderValue::try_from(agent).expect("a User-Agent must be plain text")));
-    Client::try_from(config)
+    config
 }
 
 /// The certificate authority, in PEM, that the first cluster of a kubeconfig carries in itself.

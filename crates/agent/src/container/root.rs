@@ -14,6 +14,7 @@ use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2};
+use rustix::io::Errno;
 use rustix::mount::{
     MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_remount, move_mount, open_tree, unmount,
 };
@@ -182,14 +183,23 @@ fn devices(host: BorrowedFd<'_>, dev: &Path) -> io::Result<()> {
 }
 
 /// Takes out of sight what is mounted below the node's directory.
+///
+/// Another pod may end meanwhile. Its directories are removed then, and with a directory goes whatever is mounted on it, in
+/// every namespace: that is out of sight already.
 fn hide(dir: &Path) -> io::Result<()> {
     if dir.as_os_str().is_empty() {
         return Ok(());
     }
     for mount in mountinfo::below(dir)?.into_iter().rev() {
-        unmount(&mount.point, UnmountFlags::DETACH).map_err(|error| named("hide", &mount.point, &error.into()))?;
+        match unmount(&mount.point, UnmountFlags::DETACH) {
+            Ok(()) | Err(Errno::NOENT | Errno::INVAL) => {}
+            Err(error) => return Err(named("hide", &mount.point, &error.into())),
+        }
     }
-    Ok(())
+    match mountinfo::below(dir)?.first() {
+        None => Ok(()),
+        Some(left) => Err(named("hide", &left.point, &io::Error::other("it is still mounted"))),
+    }
 }
 
 fn is_dir(tree: BorrowedFd<'_>) -> io::Result<bool> {

@@ -17,7 +17,7 @@ use serde_json::json;
 use tether_csi::fake::{Driver, Profile};
 use tokio_util::sync::CancellationToken;
 
-use super::{Figure, Samples, Target};
+use super::{Figure, Samples};
 
 /// The name of the driver, and what everything of a run is called after.
 pub(crate) const DRIVER: &str = "bench.tether.io";
@@ -41,11 +41,36 @@ pub(crate) fn serve_driver(socket: &Path, stop: &CancellationToken) -> Result<()
     Ok(())
 }
 
+/// What is being done; told when it begins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Phase {
+    Preparing,
+    Attaching,
+    Detaching,
+    Cleaning,
+}
+
+impl Phase {
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Self::Preparing => "making volumes",
+            Self::Attaching => "attaching",
+            Self::Detaching => "detaching",
+            Self::Cleaning => "cleaning up",
+        }
+    }
+}
+
+/// What a run came to.
+pub(crate) struct Figures {
+    pub attach: Figure,
+    pub detach: Figure,
+}
+
 /// Attaches `count` volumes and detaches them again; somebody else does the work.
-pub(crate) async fn run(target: &Target, count: usize, progress: &dyn Fn(&str)) -> Result<Vec<Figure>> {
-    let client = &target.client;
+pub(crate) async fn run(client: &Client, count: usize, progress: &dyn Fn(Phase)) -> Result<Figures> {
     clean(client).await?;
-    progress("volumes");
+    progress(Phase::Preparing);
     let nodes: Api<CSINode> = Api::all(client.clone());
     let node = json!({
         "apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": { "name": "bench-node" },
@@ -59,32 +84,32 @@ pub(crate) async fn run(target: &Target, count: usize, progress: &dyn Fn(&str)) 
     })
     .await?;
 
-    progress("attaching");
+    progress(Phase::Attaching);
     let attachments: Api<VolumeAttachment> = Api::all(client.clone());
     let is_attached = |va: &VolumeAttachment| va.status.as_ref().is_some_and(|s| s.attached);
-    let attach = follow(client.clone(), count, move |event| match event {
+    let following = follow(client.clone(), count, move |event| match event {
         WatchEvent::Modified(va) if is_attached(va) => Some(va.name_any()),
         _ => None,
     });
-    let attached = measure("attach", attach, count, |index| {
+    let attach = measure("attach", following, count, |index| {
         let api = attachments.clone();
         async move { api.create(&PostParams::default(), &attachment(index)?).await.map(drop).map_err(Into::into) }
     })
     .await?;
 
-    progress("detaching");
+    progress(Phase::Detaching);
     let gone = follow(client.clone(), count, |event| match event {
         WatchEvent::Deleted(va) => Some(va.name_any()),
         _ => None,
     });
-    let detached = measure("detach", gone, count, |index| {
+    let detach = measure("detach", gone, count, |index| {
         let api = attachments.clone();
         async move { api.delete(&name(index), &DeleteParams::default()).await.map(drop).map_err(Into::into) }
     })
     .await?;
-    progress("cleaning up");
+    progress(Phase::Cleaning);
     clean(client).await?;
-    Ok(vec![attached, detached])
+    Ok(Figures { attach, detach })
 }
 
 fn name(index: usize) -> String {

@@ -9,6 +9,7 @@ mod fanout;
 pub(crate) mod fleet;
 mod load;
 pub(crate) mod pod;
+pub(crate) mod process;
 mod target;
 
 use std::time::Duration;

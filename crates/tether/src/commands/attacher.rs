@@ -135,7 +135,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     }
     role::runtime(Threads::One)?.block_on(async {
         let stop = role::until_signal()?;
-        let client = client::from_flag(args.kubeconfig.as_deref(), "tether-attacher").await?;
+        let client = client::shared_from_flag(args.kubeconfig.as_deref(), "tether-attacher").await?;
         let metrics = Metrics::default();
         if let Some(endpoint) = args.endpoint()? {
             let serving = http::serve(endpoint.clone(), metrics.clone());

@@ -1,23 +1,29 @@
-//! `tether bench attacher`: an attacher under load, this one or another.
+//! `tether bench attacher`: this attacher under load, and another beside it.
 
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use anyhow::{Context as _, Result};
+use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::process::{Child, Command};
 use tokio_util::sync::CancellationToken;
 
-use super::bench::table;
-use crate::bench::{self, Report, Target};
+use crate::bench::attacher::{self, Phase};
+use crate::bench::process::{Memory, Watched, processor_seconds};
+use crate::bench::{Figure, Target};
 use crate::output::{self, Exit, Format};
 
 /// Attaches and detaches many volumes of a driver that answers at once
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Serves a CSI driver on --socket and, unless --external is given, runs `tether attacher` on it. With \
-                  --external start the attacher that is to be measured on that socket yourself.\n\n\
+    after_help = "Serves a CSI driver on --socket and runs `tether attacher` on it. Another attacher, given with its flags after --, then \
+                  gets the same load on the same server; its --csi-address and --kubeconfig are added. Processor time is that of \
+                  attaching alone.\n\n\
                   Examples:\n  tether bench attacher --kubeconfig ~/.local/share/tether/kubeconfig\n  \
-                  tether bench attacher --kubeconfig kubernetes.yaml --external --pid 4711 --socket /tmp/bench.sock -o json"
+                  tether bench attacher --kubeconfig kubernetes.yaml --workers 100 --rounds 3 --server 4711 --server 4712 \\\n    \
+                  -- csi-attacher --worker-threads 100 --kube-api-qps 2000 --kube-api-burst 2000"
 )]
 pub(crate) struct Args {
     /// The API server
@@ -29,100 +35,147 @@ pub(crate) struct Args {
     /// Calls at a time, for each of attach and detach
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
     workers: u16,
+    /// How often each attacher is measured, in turns
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
     /// Where the driver listens
     #[arg(long, default_value = "/tmp/tether-bench-csi.sock")]
     socket: PathBuf,
-    /// Another attacher is measured, which is started by hand
-    #[arg(long)]
-    external: bool,
-    /// Its process, for its memory and processor time
-    #[arg(long, value_name = "PID", requires = "external")]
-    pid: Option<u32>,
+    /// A process of the API server, whose processor time is told as well; may be given several times
+    #[arg(long, value_name = "PID")]
+    server: Vec<u32>,
+    /// Leave Tether's attacher out
+    #[arg(long, requires = "beside")]
+    only_other: bool,
     /// How to print
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
+    /// Another attacher and its flags
+    #[arg(last = true, value_name = "COMMAND")]
+    beside: Vec<OsString>,
 }
 
-/// What a run came to, and what the attacher took for it.
+/// One attacher under the load.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Measured {
-    #[serde(flatten)]
-    load: Report,
-    /// Where its process is known.
-    attacher: Option<Taken>,
+    round: u16,
+    attacher: String,
+    attach: Figure,
+    detach: Figure,
+    memory: Memory,
+    processor: Processor,
 }
 
-/// What a process has taken so far.
-#[derive(Serialize)]
+/// Seconds of processor time, by process, while volumes were attached.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Taken {
-    peak_memory_mib: f64,
-    /// Of it, what is the process's own; the rest is the program, as far as it is in memory.
-    own_memory_mib: f64,
-    processor_seconds: f64,
+struct Processor {
+    attacher: f64,
+    server: f64,
+    /// Whoever creates and watches attachments, and the driver.
+    load: f64,
 }
 
 pub(super) async fn run(args: &Args) -> Result<Exit> {
     let target = Target::open(&args.kubeconfig).await?;
-    let stop = CancellationToken::new();
-    bench::attacher::serve_driver(&args.socket, &stop)?;
-    let mut attacher = if args.external { None } else { Some(start(args)?) };
-    let progress = |step: &str| output::complain(&format!("{}: {step}", target.name));
-    let figures = bench::attacher::run(&target, args.volumes, &progress).await?;
-    let pid = attacher.as_ref().and_then(Child::id).or(args.pid);
-    let taken = pid.map(taken).transpose()?;
-    if let Some(attacher) = &mut attacher {
-        attacher.kill().await?;
+    let ours = || {
+        let workers = args.workers.to_string();
+        ["/proc/self/exe", "attacher", "--worker-threads", &workers].map(OsString::from).to_vec()
+    };
+    let mut all = Vec::new();
+    for round in 1..=args.rounds {
+        if !args.only_other {
+            all.push(measure(args, &target, round, "tether", ours()).await?);
+        }
+        if let Some(program) = args.beside.first() {
+            let name = Path::new(program).file_name().unwrap_or(program).to_string_lossy().into_owned();
+            all.push(measure(args, &target, round, &name, args.beside.clone()).await?);
+        }
     }
-    stop.cancel();
-    let measured = Measured { load: Report { target: target.name.clone(), figures }, attacher: taken };
-    output::print(args.output, &measured, |measured| {
-        let table = table(std::slice::from_ref(&measured.load));
-        let Some(Taken { peak_memory_mib, own_memory_mib, processor_seconds }) = &measured.attacher else {
-            return table;
-        };
-        format!(
-            "{table}\nattacher  {peak_memory_mib:.1} MiB at its peak ({own_memory_mib:.1} MiB of its own at the end), \
-             {processor_seconds:.1} s of processor time\n"
-        )
-    })?;
+    output::print(args.output, &all, |all| table(all))?;
     Ok(Exit::Success)
 }
 
 /// The attacher is a process of its own, so that its memory can be told.
-fn start(args: &Args) -> Result<Child> {
-    let child = Command::new("/proc/self/exe")
-        .args(["attacher", "--worker-threads", &args.workers.to_string(), "--csi-address"])
+async fn measure(args: &Args, target: &Target, round: u16, name: &str, words: Vec<OsString>) -> Result<Measured> {
+    let stop = CancellationToken::new();
+    attacher::serve_driver(&args.socket, &stop)?;
+    let mut child = start(args, &words)?;
+    let watched = Watched::start(child.id().context("the attacher ended at once")?);
+    let before = Mutex::new(Processor::default());
+    let during = Mutex::new(Processor::default());
+    let progress = |phase: Phase| {
+        output::complain(&format!("{} with {name}: {}", target.name, phase.words()));
+        match (phase, taken(args, &watched)) {
+            (Phase::Attaching, Ok(taken)) => *before.lock() = taken,
+            (Phase::Detaching, Ok(taken)) => *during.lock() = taken.since(&before.lock()),
+            _ => {}
+        }
+    };
+    let figures = attacher::run(&target.client, args.volumes, &progress).await.with_context(|| name.to_owned())?;
+    let memory = watched.memory()?;
+    child.kill().await?;
+    stop.cancel();
+    let processor = *during.lock();
+    let attacher::Figures { attach, detach } = figures;
+    Ok(Measured { round, attacher: name.to_owned(), attach, detach, memory, processor })
+}
+
+fn start(args: &Args, words: &[OsString]) -> Result<Child> {
+    let (program, flags) = words.split_first().context("no attacher is named")?;
+    let child = Command::new(program)
+        .args(flags)
+        .arg("--csi-address")
         .arg(&args.socket)
         .arg("--kubeconfig")
         .arg(&args.kubeconfig)
         .env("TETHER_LOG", "error")
-        .stdout(std::process::Stdio::null())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
         .kill_on_drop(true)
-        .spawn()?;
-    Ok(child)
+        .spawn();
+    child.with_context(|| program.to_string_lossy().into_owned())
 }
 
-fn taken(pid: u32) -> Result<Taken> {
-    /// The kernel counts processor time in these, whatever it ticks in itself.
-    const TICKS_PER_SECOND: f64 = 100.0;
-    let read = |name: &str| {
-        let path = format!("/proc/{pid}/{name}");
-        std::fs::read_to_string(&path).with_context(|| format!("{path}: has the attacher ended?"))
-    };
-    let status = read("status")?;
-    let mib = |field: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap_or_default();
-        line.trim().trim_end_matches("kB").trim().parse().unwrap_or(0.0) / 1024.0
-    };
-    let stat = read("stat")?;
-    // After the name, which may contain anything: the state is the third field, times in user and system the 14th and 15th.
-    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);
-    let ticks: f64 = fields.filter_map(|field| field.parse::<f64>().ok()).sum();
-    Ok(Taken {
-        peak_memory_mib: mib("VmHWM:"),
-        own_memory_mib: mib("RssAnon:"),
-        processor_seconds: ticks / TICKS_PER_SECOND,
-    })
+fn taken(args: &Args, attacher: &Watched) -> Result<Processor> {
+    let server = args.server.iter().map(|pid| processor_seconds(*pid)).sum::<Result<f64>>()?;
+    Ok(Processor { attacher: attacher.processor_seconds()?, server, load: processor_seconds(std::process::id())? })
+}
+
+impl Processor {
+    fn since(self, before: &Self) -> Self {
+        Self {
+            attacher: self.attacher - before.attacher,
+            server: self.server - before.server,
+            load: self.load - before.load,
+        }
+    }
+}
+
+fn table(all: &[Measured]) -> String {
+    let heads = [
+        "ROUND", "ATTACHER", "ATTACH/S", "P50 MS", "P99 MS", "DETACH/S", "PEAK MIB", "OWN", "PROGRAM", "CPU S",
+        "SERVER", "LOAD",
+    ];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    for one in all {
+        let Measured { attach, detach, memory, processor, .. } = one;
+        let figures = [
+            attach.per_second,
+            attach.p50_ms,
+            attach.p99_ms,
+            detach.per_second,
+            memory.peak,
+            memory.own,
+            memory.program,
+        ];
+        let seconds = [processor.attacher, processor.server, processor.load];
+        let mut row = vec![one.round.to_string(), one.attacher.clone()];
+        row.extend(figures.map(|figure| format!("{figure:.1}")));
+        row.extend(seconds.map(|figure| format!("{figure:.2}")));
+        rows.push(row);
+    }
+    output::columns(&rows)
 }

@@ -277,7 +277,7 @@ async fn api(args: &ApiArgs) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
-pub(super) fn table(reports: &[Report]) -> String {
+fn table(reports: &[Report]) -> String {
     let mut rows =
         vec![["SERVER", "LOAD", "PER SECOND", "P50 MS", "P99 MS", "COUNT", "RATIO"].map(str::to_owned).to_vec()];
     for (index, report) in reports.iter().enumerate() {

@@ -1,12 +1,12 @@
 //! What a pod sees of its volumes, from node to node.
 
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret};
 use kube::ResourceExt as _;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::{Value, json};
 use tether_plan::attach_detach::{attachment_name, unique_name};
 
-use crate::lab::{Lab, of};
+use crate::lab::{LATE_CLASS, Lab, of};
 
 const SLEEP: &str = "exec sleep 3600";
 
@@ -154,4 +154,26 @@ pub(crate) fn pods_restart_and_wait(lab: &Lab) {
     lab.wait::<Pod>("late", again);
     lab.delete("late");
     lab.delete_claim("late");
+}
+
+/// Pods that name no node get one from the scheduler. A volume that waits for its first consumer is made for that node's
+/// pod, and a later pod finds its data wherever it is put.
+pub(crate) fn the_scheduler_chooses(lab: &Lab) {
+    lab.claim("chosen", json!({"storageClassName": LATE_CLASS}));
+    lab.event("chosen", "WaitForFirstConsumer", "waiting for first consumer");
+    lab.pod_anywhere("chosen-1", "chosen", "echo here > /data/who; sync; touch /data/done; exec sleep 3600", json!({}));
+    let first = lab.running("chosen-1");
+    let node = first.spec.and_then(|spec| spec.node_name).expect("it runs on a node");
+    let claim = lab.run(lab.api::<PersistentVolumeClaim>().get("chosen")).unwrap();
+    assert_eq!(claim.annotations().get("volume.kubernetes.io/selected-node"), Some(&node));
+    // The scheduler may put the second pod where the volume is, or anywhere once it is free.
+    lab.pod_anywhere(
+        "chosen-2",
+        "chosen",
+        "until test -e /data/done; do sleep 0.1; done; grep here /data/who",
+        json!({}),
+    );
+    lab.delete("chosen-1");
+    lab.succeeds("chosen-2");
+    lab.delete_claim("chosen");
 }

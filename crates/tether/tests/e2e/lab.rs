@@ -30,6 +30,8 @@ const BINARY: &str = "TETHER_E2E_BINARY";
 /// node's agent, `kill NODE` to kill it and have it started anew, `mounts NODE` to print what is mounted on the node.
 const NODE_CONTROL: &str = "TETHER_E2E_NODE_CONTROL";
 pub(crate) const CLASS: &str = "tether-e2e";
+/// Its volumes are made when the first pod that wants them has a node.
+pub(crate) const LATE_CLASS: &str = "tether-e2e-late";
 const DRIVER: &str = "driver.longhorn.io";
 
 pub(crate) struct Lab {
@@ -57,14 +59,19 @@ impl Lab {
         lab.nodes = lab.list::<Node>().iter().map(ResourceExt::name_any).take(3).collect();
         assert_eq!(lab.nodes.len(), 3, "the suite needs three nodes");
         lab.storage_is_ready();
-        let class: StorageClass = of(json!({
-            "metadata": {"name": CLASS}, "provisioner": DRIVER, "allowVolumeExpansion": true,
-            "parameters": {"numberOfReplicas": "3"},
-        }));
-        let classes: Api<StorageClass> = Api::all(lab.client.clone());
-        let params = PatchParams::apply("tether-e2e");
-        lab.run(classes.patch(CLASS, &params, &Patch::Apply(with_kind(&class)))).unwrap();
+        lab.class(CLASS, "Immediate");
+        lab.class(LATE_CLASS, "WaitForFirstConsumer");
         lab
+    }
+
+    fn class(&self, name: &str, binding: &str) {
+        let class: StorageClass = of(json!({
+            "metadata": {"name": name}, "provisioner": DRIVER, "allowVolumeExpansion": true,
+            "parameters": {"numberOfReplicas": "3"}, "volumeBindingMode": binding,
+        }));
+        let classes: Api<StorageClass> = Api::all(self.client.clone());
+        let params = PatchParams::apply("tether-e2e");
+        self.run(classes.patch(name, &params, &Patch::Apply(with_kind(&class)))).unwrap();
     }
 
     /// What kubectl prints; it has to succeed. `input` is what it reads.
@@ -172,8 +179,15 @@ impl Lab {
 
     /// A pod on a node that runs a script, with its claim at `/data`; `more` changes the spec.
     pub(crate) fn pod(&self, name: &str, node: usize, claim: &str, script: &str, more: Value) -> Pod {
+        let mut placed = json!({"nodeName": self.nodes[node]});
+        merge(&mut placed, more);
+        self.pod_anywhere(name, claim, script, placed)
+    }
+
+    /// The same on a node that the scheduler chooses.
+    pub(crate) fn pod_anywhere(&self, name: &str, claim: &str, script: &str, more: Value) -> Pod {
         let mut spec = json!({
-            "nodeName": self.nodes[node], "restartPolicy": "Never", "terminationGracePeriodSeconds": 5,
+            "restartPolicy": "Never", "terminationGracePeriodSeconds": 5,
             "containers": [{
                 "name": "app", "image": "tether", "command": ["sh", "-euc", script],
                 "volumeMounts": [{"name": "data", "mountPath": "/data"}],

@@ -55,6 +55,7 @@ fn pods_with_claims() {
             ("one pod alone", cases::one_pod_alone),
             ("what containers see", cases::what_containers_see),
             ("pods restart and wait", cases::pods_restart_and_wait),
+            ("the scheduler chooses", cases::the_scheduler_chooses),
             ("agents restart", nodes::agents_restart),
         ],
     );

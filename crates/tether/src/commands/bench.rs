@@ -245,7 +245,8 @@ fn fleet_table(report: &fleet::Report) -> String {
     let rest = report
         .writes_per_second_at_rest
         .map_or_else(String::new, |rest| format!("writes at rest  {rest:.1} per second\n"));
-    let memory: String = report.resident_mib.iter().map(|(name, mib)| format!("{name:<15} {mib:.0} MiB\n")).collect();
+    let resident = report.resident_mib.iter().map(|(name, mib)| vec![name.clone(), format!("{mib:.0} MiB")]);
+    let memory = output::columns(&resident.collect::<Vec<_>>());
     let loads = output::columns(&rows);
     format!("{loads}\n{writes}\n{used}\n{rest}{memory}")
 }

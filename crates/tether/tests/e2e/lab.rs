@@ -283,8 +283,15 @@ impl Lab {
         for node in 0..self.nodes.len() {
             until("no volume is in use", || self.in_use(node).is_empty().then_some(()));
         }
-        for (node, mounts) in self.mounts() {
-            assert!(mounts.is_empty(), "{node} still has {mounts:#?}");
+        // A node that was just registered anew says that nothing is in use before it has unmounted what its past left.
+        let deadline = Instant::now() + limit();
+        loop {
+            let left = self.mounts();
+            if left.values().all(Vec::is_empty) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "still mounted after {:?}: {left:#?}", limit());
+            std::thread::sleep(Duration::from_millis(50));
         }
     }
 

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::lab::{Lab, until};
 
-const LATE: &str = "tether-e2e-late";
+const LATE: &str = "tether-e2e-room";
 
 pub(crate) fn a_pod_goes_where_there_is_room(lab: &Lab) {
     lab.apply(json!({

@@ -161,7 +161,10 @@ pub(crate) fn pods_restart_and_wait(lab: &Lab) {
 pub(crate) fn the_scheduler_chooses(lab: &Lab) {
     lab.claim("chosen", json!({"storageClassName": LATE_CLASS}));
     lab.event("chosen", "WaitForFirstConsumer", "waiting for first consumer");
-    lab.pod_anywhere("chosen-1", "chosen", "echo here > /data/who; sync; touch /data/done; exec sleep 3600", json!({}));
+    // It writes all of it, however soon it is to end.
+    let writes =
+        "end=; trap 'end=1' TERM; echo here > /data/who; sync; touch /data/done; until test $end; do sleep 0.1; done";
+    lab.pod_anywhere("chosen-1", "chosen", writes, json!({}));
     let first = lab.running("chosen-1");
     let node = first.spec.and_then(|spec| spec.node_name).expect("it runs on a node");
     let claim = lab.run(lab.api::<PersistentVolumeClaim>().get("chosen")).unwrap();

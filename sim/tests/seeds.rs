@@ -4,8 +4,9 @@ use tether_sim::run::{Outcome, Plan, run};
 
 /// Seeds of the ordinary run: as many as fit into some seconds of an unoptimized build.
 const FEW: u64 = 4;
-/// Seeds that found something: 20, a start that waited forever for a member whose disk had failed once.
-const FOUND: [u64; 1] = [20];
+/// Seeds that found something: 20, a start that waited forever for a member whose disk had failed once; 41084, a handshake
+/// that waited forever for a replica that stood still when it began and whose host then lost power.
+const FOUND: [u64; 2] = [20, 41084];
 
 fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)

@@ -14,7 +14,7 @@ use super::settings::Settings;
 use super::{EngineServer, Sockets};
 use crate::auth::{Dialer, HANDSHAKE_MS};
 use crate::framing::{self, Framing, Headers};
-use crate::host::{Address, ConnId, Effects, Inbox, Time};
+use crate::host::{Address, ConnId, Effects, Inbox, Io, Time, TimerId};
 
 /// What a connection is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,6 +131,11 @@ impl Members {
         io.send(conn, hello.freeze());
     }
 
+    /// Whether it is still open who is at the other end.
+    fn is_proving(&self, conn: ConnId) -> bool {
+        self.links.get(&conn).is_some_and(|link| matches!(link.stage, Stage::Proving(_)))
+    }
+
     /// Forgets a connection that ended; what it was for.
     fn forget(&mut self, conn: ConnId, why: &str) -> Option<Purpose> {
         let link = self.links.remove(&conn)?;
@@ -152,6 +157,31 @@ impl EngineServer {
             Some(true) => self.apply(EngineEvent::Connected { slot, session }, now),
             Some(false) => {}
         }
+    }
+
+    /// A connection that was dialed is there; whoever is at the other end has to prove itself, and soon. A process that stands
+    /// still is connected to all the same and says nothing, and if its host then goes, nothing else ever tells.
+    pub(super) fn dialed(&mut self, conn: ConnId, now: Time, io: &mut Io) {
+        let timer = io.timer();
+        io.set_timer(timer, now.plus_millis(HANDSHAKE_MS));
+        self.handshakes.insert(timer, conn);
+        if self.source.is_source(conn) {
+            self.source_connected(conn, io);
+        } else {
+            self.members.connected(conn, &self.settings, io);
+        }
+    }
+
+    /// True if the timer was one of a handshake.
+    pub(super) fn handshake_timer(&mut self, timer: TimerId, now: Time, out: &mut Effects<Self>) -> bool {
+        let Some(conn) = self.handshakes.remove(&timer) else { return false };
+        let why = "it did not prove itself in time";
+        if self.source.is_proving(conn) {
+            self.distrust_source(conn, why, now, out);
+        } else if self.members.is_proving(conn) {
+            self.distrust(conn, why, now, out);
+        }
+        true
     }
 
     /// A connection to a replica failed, or ended.

@@ -77,6 +77,8 @@ pub struct EngineServer {
     /// The engine's one timer.
     timer: Option<TimerId>,
     farewell: Option<TimerId>,
+    /// When connections that were dialed have to be proved.
+    handshakes: HashMap<TimerId, ConnId>,
 }
 
 impl EngineServer {
@@ -104,6 +106,7 @@ impl EngineServer {
             rollback: Rollback::default(),
             moves: false,
             timer: None,
+            handshakes: HashMap::new(),
             farewell: None,
         }
     }
@@ -136,8 +139,7 @@ impl EngineServer {
                 self.peers.accepted(conn, &self.settings.key, now, &mut out.io);
             }
             IoEvent::Accepted { listener, conn, .. } => self.clients.accepted(listener, conn, &mut out.io),
-            IoEvent::Connected { conn } if self.source.is_source(conn) => self.source_connected(conn, &mut out.io),
-            IoEvent::Connected { conn } => self.members.connected(conn, &self.settings, &mut out.io),
+            IoEvent::Connected { conn } => self.dialed(conn, now, &mut out.io),
             IoEvent::ConnectFailed { conn, why } | IoEvent::Closed { conn, why } => self.ended(conn, &why, now, out),
             IoEvent::Listening { listener, local } => {
                 if let Some(at) = self.listening.position(listener) {
@@ -181,6 +183,7 @@ impl EngineServer {
             out.finish(Finish::Done);
         } else if !self.watchers.timer(timer)
             && !self.peers.timer(timer, &mut out.io)
+            && !self.handshake_timer(timer, now, out)
             && !self.source_timer(timer, now, out)
         {
             self.birth_timer(timer, now, out);

@@ -73,6 +73,11 @@ impl Source {
         self.conn == Some(conn)
     }
 
+    /// Whether it is still open who is at the other end.
+    pub fn is_proving(&self, conn: ConnId) -> bool {
+        self.is_source(conn) && matches!(self.stage, Stage::Proving(_))
+    }
+
     pub fn is_connected(&self) -> bool {
         self.conn.is_some()
     }
@@ -203,7 +208,7 @@ impl EngineServer {
         }
     }
 
-    fn distrust_source(&mut self, conn: ConnId, why: &str, now: Time, out: &mut Effects<Self>) {
+    pub(super) fn distrust_source(&mut self, conn: ConnId, why: &str, now: Time, out: &mut Effects<Self>) {
         tracing::warn!(why, "the source's connection is of no use");
         out.io.abort(conn);
         self.source_lost(why, now, &mut out.io);

@@ -1,8 +1,10 @@
 //! Memory that direct I/O accepts: aligned to [`BLOCK`], cut into disjoint parts, turned into [`Bytes`] without a copy.
 //!
 //! Buffers are recycled per thread (one event loop is one thread): a fresh 128 KiB allocation would cost
-//! a system call and 32 page faults each time.
+//! a system call and 32 page faults each time. Large ones are parts of huge pages ([`slab`]).
 #![allow(unsafe_code, reason = "aligned allocation, and disjoint mutable parts of one allocation")]
+
+mod slab;
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::RefCell;
@@ -10,6 +12,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use bytes::Bytes;
+
+use slab::{PART_BYTES, Parts, SLAB_BYTES, Slabs};
 
 /// Unit of the index, of direct I/O and of the state file, in bytes. Longhorn's volume sector.
 pub const BLOCK: u64 = 4096;
@@ -21,20 +25,27 @@ const KEPT_BYTES_MAX: usize = 1 << 20;
 /// How much a thread keeps: a queue of 32 requests of 128 KiB.
 const POOL_BYTES_MAX: usize = 4 << 20;
 
+/// How many huge pages a thread keeps that are not in use: as much as of anything else.
+const KEPT_SLABS_MAX: usize = POOL_BYTES_MAX / SLAB_BYTES;
+
 thread_local! {
-    static POOL: RefCell<Pool> = const { RefCell::new(Pool { kept: Vec::new(), bytes: 0 }) };
+    static POOL: RefCell<Pool> = const { RefCell::new(Pool { kept: Vec::new(), bytes: 0, slabs: Slabs::new() }) };
 }
 
 /// Allocations of this thread that wait for their next use.
 struct Pool {
+    /// Those of their own, not of a slab.
     kept: Vec<Allocation>,
     bytes: usize,
+    slabs: Slabs,
 }
 
 /// One aligned allocation; it is initialised from birth and stays so.
 struct Allocation {
     at: NonNull<u8>,
     capacity: usize,
+    /// The memory is a part of a slab.
+    parts: Option<Parts>,
 }
 
 // SAFETY: an allocation is plain memory without ties to a thread; exclusive use is the business of `AlignedBuf`.
@@ -52,12 +63,16 @@ impl Allocation {
         // SAFETY: the layout's size is not zero: capacities are at least one block.
         let at = unsafe { alloc_zeroed(layout) };
         let Some(at) = NonNull::new(at) else { handle_alloc_error(layout) };
-        Self { at, capacity }
+        Self { at, capacity, parts: None }
     }
 
     fn take(capacity: usize) -> Self {
         let kept = POOL.try_with(|pool| {
             let mut pool = pool.borrow_mut();
+            if (PART_BYTES..=KEPT_BYTES_MAX).contains(&capacity) {
+                let parts = pool.slabs.take(capacity)?;
+                return Some(Self { at: parts.at(), capacity, parts: Some(parts) });
+            }
             let found = pool.kept.iter().rposition(|kept| kept.capacity == capacity)?;
             pool.bytes -= capacity;
             Some(pool.kept.remove(found))
@@ -66,8 +81,10 @@ impl Allocation {
     }
 
     fn release(&mut self) {
-        // SAFETY: `at` came from `alloc_zeroed` with this layout, and this is the only place that frees it.
-        unsafe { dealloc(self.at.as_ptr(), Self::layout(self.capacity)) }
+        if self.parts.take().is_none() {
+            // SAFETY: `at` came from `alloc_zeroed` with this layout, and this is the only place that frees it.
+            unsafe { dealloc(self.at.as_ptr(), Self::layout(self.capacity)) }
+        }
     }
 }
 
@@ -76,7 +93,12 @@ struct Owner(Option<Allocation>);
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        let Some(allocation) = self.0.take() else { return };
+        let Some(mut allocation) = self.0.take() else { return };
+        if allocation.parts.is_some() {
+            allocation.release();
+            let _ = POOL.try_with(|pool| pool.borrow_mut().slabs.keep(KEPT_SLABS_MAX));
+            return;
+        }
         let mut left = Some(allocation);
         let _ = POOL.try_with(|pool| {
             let mut pool = pool.borrow_mut();
@@ -283,6 +305,7 @@ mod tests {
 
     #[test]
     fn sizes_of_the_past_do_not_keep_those_of_the_present_out_of_the_pool() {
+        drop((0..2 * POOL_BYTES_MAX / PART_BYTES).map(|_| AlignedBuf::new(PART_BYTES / 2)).collect::<Vec<_>>());
         drop((0..8).map(|_| AlignedBuf::new(KEPT_BYTES_MAX)).collect::<Vec<_>>());
         let small: Vec<_> = (0..8).map(|_| AlignedBuf::new(ALIGN)).collect();
         drop(small);
@@ -292,6 +315,7 @@ mod tests {
         });
         assert_eq!(kept, 8);
         assert!(bytes <= POOL_BYTES_MAX, "{bytes}");
+        assert_eq!(POOL.with_borrow(|pool| pool.slabs.len()), KEPT_SLABS_MAX);
     }
 
     #[test]

@@ -2,8 +2,8 @@
 //!
 //! Messages are a short header and sometimes a payload. The machine reads headers from the stream and then
 //! asks for the payload by its length. A payload that will be written to a file must be aligned: what is
-//! here already is copied once, the rest is received straight into the aligned buffer. A payload that only
-//! passes through is a slice of the stream, never copied.
+//! here already is copied once, the rest is received straight into the aligned buffer. So is a large payload
+//! that only passes through: such buffers are used again and again. A small one is a slice of the stream, never copied.
 
 use std::mem::MaybeUninit;
 
@@ -13,10 +13,10 @@ use tether_store::AlignedBuf;
 
 /// Room kept for the stream: some small messages at once, so that a deep queue costs few calls.
 const STREAM_BYTES: usize = 64 * 1024;
-/// Room asked for after a large aligned payload: the next header, and little of the payload behind it,
+/// Room asked for after a large payload: the next header, and little of the payload behind it,
 /// which is then received where it belongs instead of being copied.
 const HEADER_FIRST_BYTES: usize = 512;
-/// A payload from this size on is large in the sense of [`HEADER_FIRST_BYTES`].
+/// A payload from this size on is large: worth a receive of its own, into a buffer of its own.
 const LARGE_PAYLOAD_BYTES: usize = 32 * 1024;
 
 /// Whether payloads must be aligned for direct I/O.
@@ -87,8 +87,8 @@ impl Inbox {
         }
         self.last_was_large = len >= LARGE_PAYLOAD_BYTES;
         match self.alignment {
-            Alignment::Any => self.take(len),
-            Alignment::Block => self.collect(len),
+            Alignment::Any if !self.last_was_large => self.take(len),
+            _ => self.collect(len),
         }
     }
 
@@ -113,8 +113,7 @@ impl Inbox {
             let spare = self.stream.spare_capacity_mut();
             return &mut spare[..limit];
         }
-        let wanted =
-            if self.last_was_large && self.alignment == Alignment::Block { HEADER_FIRST_BYTES } else { STREAM_BYTES };
+        let wanted = if self.last_was_large { HEADER_FIRST_BYTES } else { STREAM_BYTES };
         if self.stream.capacity() - self.stream.len() < wanted.min(STREAM_BYTES / 4) {
             self.stream.reserve(STREAM_BYTES);
         }

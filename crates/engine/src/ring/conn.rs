@@ -12,6 +12,7 @@ use io_uring::{opcode, types};
 use socket2::{SockAddr, Socket};
 
 use super::queue::{Queue, Tag};
+use super::socket;
 use crate::host::{Inbox, MAX_BACKLOG_BYTES};
 
 /// Pieces that leave with one call: 64 messages of a header and a payload.
@@ -94,6 +95,12 @@ impl Conn {
 
     pub fn dialed(&mut self) {
         self.flight.connecting = false;
+    }
+
+    /// The dial succeeded.
+    pub fn opened(&mut self) {
+        self.state = State::Open;
+        socket::tune(&self.socket);
     }
 
     pub fn enqueue(&mut self, bytes: Bytes) {

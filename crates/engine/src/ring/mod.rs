@@ -54,7 +54,6 @@ pub type Calls<M> = Box<dyn FnMut(CallId, <M as Machine>::Call)>;
 
 struct Listener {
     socket: Socket,
-    tcp: bool,
     open: bool,
 }
 
@@ -267,8 +266,7 @@ impl<M: Machine> Host<M> {
     fn listen(&mut self, listener: ListenerId, address: &crate::host::Address) {
         match socket::listen(address) {
             Ok((socket, local)) => {
-                let tcp = matches!(address, crate::host::Address::Tcp(_));
-                self.listeners.insert(listener.0, Listener { socket, tcp, open: true });
+                self.listeners.insert(listener.0, Listener { socket, open: true });
                 self.accept(listener.0);
                 self.tell_io(IoEvent::Listening { listener, local });
             }
@@ -446,15 +444,12 @@ impl<M: Machine> Host<M> {
             self.listeners.remove(&id);
             return;
         }
-        let tcp = self.listeners[&id].tcp;
         match completion.outcome() {
             Ok(fd) => {
                 // SAFETY: the kernel just made this descriptor for this accept; nobody else has it.
                 #[allow(unsafe_code)]
                 let socket = unsafe { <Socket as std::os::fd::FromRawFd>::from_raw_fd(fd as i32) };
-                if tcp {
-                    socket::tune(&socket);
-                }
+                socket::tune(&socket);
                 let peer = socket::peer(&socket);
                 let conn = self.effects.io.accept();
                 self.conns.insert(conn.0, Conn::new(socket, conn.0, State::Open));
@@ -477,7 +472,7 @@ impl<M: Machine> Host<M> {
         let conn = ConnId(id);
         match completion.outcome() {
             Ok(_) => {
-                self.with(conn, |conn| conn.state = State::Open);
+                self.with(conn, Conn::opened);
                 self.stirred.push(id);
                 self.tell_io(IoEvent::Connected { conn });
             }

@@ -1,7 +1,9 @@
 //! Opening stream sockets: listeners, and sockets to dial from.
 
 use std::io;
+use std::net::SocketAddr;
 
+use rustix::net::sockopt;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::host::Address;
@@ -9,6 +11,9 @@ use crate::unix;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
+/// Congestion control that every kernel has and that sends what the window allows at once. Others, BBR above all, spread it
+/// over time with a timer per segment: that spares routers, of which there are none between two processes of a machine.
+const UNPACED: &str = "reno";
 
 /// Opens a listener and says where it listens. A socket file that nobody listens on is replaced.
 pub(super) fn listen(address: &Address) -> io::Result<(Socket, Address)> {
@@ -34,21 +39,47 @@ pub(super) fn dial(address: &Address) -> io::Result<(Socket, SockAddr)> {
         Address::Tcp(tcp) => (Domain::for_address(*tcp), SockAddr::from(*tcp)),
         Address::Unix(path) => (Domain::UNIX, SockAddr::unix(path)?),
     };
-    let socket = Socket::new(domain, Type::STREAM, None)?;
-    if matches!(address, Address::Tcp(_)) {
-        tune(&socket);
-    }
-    Ok((socket, to))
+    Ok((Socket::new(domain, Type::STREAM, None)?, to))
 }
 
-/// Small messages leave at once. Failing to set it costs latency, nothing else.
+/// What a connection that was just made wants of TCP, if it is one: that small messages leave at once, and that none waits
+/// on a way that does not leave the machine. Failing to set it costs latency, nothing else.
 pub(super) fn tune(socket: &Socket) {
+    let Some((local, peer)) = ends(socket) else { return };
     if let Err(error) = socket.set_tcp_nodelay(true) {
         tracing::debug!(%error, "TCP_NODELAY");
     }
+    if (peer.ip().is_loopback() || peer.ip() == local.ip())
+        && let Err(error) = sockopt::set_tcp_congestion(socket, UNPACED)
+    {
+        tracing::debug!(%error, "TCP_CONGESTION");
+    }
+}
+
+/// Both addresses of a TCP connection.
+fn ends(socket: &Socket) -> Option<(SocketAddr, SocketAddr)> {
+    Some((socket.local_addr().ok()?.as_socket()?, socket.peer_addr().ok()?.as_socket()?))
 }
 
 /// The other end, where the kernel knows it.
 pub(super) fn peer(socket: &Socket) -> Option<Address> {
     socket.peer_addr().ok()?.as_socket().map(Address::Tcp)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_within_the_machine_are_not_paced() {
+        let (listener, address) = listen(&"127.0.0.1:0".parse().unwrap()).unwrap();
+        let (dialed, to) = dial(&address).unwrap();
+        dialed.connect(&to).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        for socket in [dialed, accepted] {
+            tune(&socket);
+            assert_eq!(sockopt::tcp_congestion(&socket).unwrap(), UNPACED);
+            assert!(socket.tcp_nodelay().unwrap());
+        }
+    }
 }

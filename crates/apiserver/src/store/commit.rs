@@ -11,7 +11,7 @@
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,7 @@ use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::disk::Disk;
+use super::pace::Pace;
 use super::{Change, Entry, Event, EventKind, Expect, Key, Options, Shared, WriteError};
 
 /// Changes in one transaction. More would not make fsync cheaper and would make the first writer wait longer.
@@ -67,11 +68,12 @@ pub(super) struct Committer {
     in_doubt: Option<InDoubt>,
     /// Something was committed since the last seal.
     unsealed: bool,
+    pace: Pace,
 }
 
 impl Committer {
     pub(super) fn new(shared: Arc<Shared>, disk: Disk, options: Options) -> Self {
-        let committer = Self { shared, disk, options, in_doubt: None, unsealed: false };
+        let committer = Self { shared, disk, options, in_doubt: None, unsealed: false, pace: Pace::default() };
         committer.measure();
         committer
     }
@@ -120,21 +122,26 @@ impl Committer {
 
     /// Commits what is queued, as one batch; `false` once told to stop.
     pub(super) fn serve(&mut self, first: Message, queue: &Receiver<Message>) -> bool {
+        let until = self.pace.next();
         let mut batch = Batch::new(self);
         let mut next = Ok(first);
         let go_on = loop {
             match next {
                 Ok(Message::Write(request)) => batch.add(request),
-                Ok(Message::Stop) | Err(TryRecvError::Disconnected) => break false,
-                Err(TryRecvError::Empty) => break true,
+                Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => break false,
+                Err(RecvTimeoutError::Timeout) => break true,
             }
             if batch.is_full() {
                 break true;
             }
-            next = queue.try_recv();
+            // What is queued already is taken without waiting, also when there is no time left.
+            let left = until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()));
+            next = queue.recv_timeout(left);
         };
         let batch = batch.finish();
+        let writes = batch.answers.len();
         self.commit(batch);
+        self.pace.committed(writes, Instant::now());
         go_on
     }
 

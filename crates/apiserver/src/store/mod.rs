@@ -25,6 +25,7 @@ mod history;
 mod load;
 mod medium;
 mod metrics;
+mod pace;
 mod state;
 #[cfg(test)]
 mod tests;

@@ -38,11 +38,24 @@ pub struct Identity {
 /// An object that takes part in garbage collection.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Object {
-    pub resource: Resource,
+    pub resource: Arc<Resource>,
     pub target: Target,
     pub owners: Vec<OwnerReference>,
     pub finalizers: Vec<String>,
     pub is_deleting: bool,
+}
+
+impl Object {
+    /// Whether this is what would be held of an object that was seen with this metadata, its version aside.
+    fn is_still(&self, resource: &Arc<Resource>, meta: &ObjectMeta) -> bool {
+        let Target { namespace, name, .. } = &self.target;
+        *self.resource == **resource
+            && meta.namespace.as_deref().unwrap_or_default() == namespace
+            && meta.name.as_deref().unwrap_or_default() == name
+            && meta.owner_references.as_deref().unwrap_or_default() == self.owners
+            && meta.finalizers.as_deref().unwrap_or_default() == self.finalizers
+            && meta.deletion_timestamp.is_some() == self.is_deleting
+    }
 }
 
 /// What is known of owners and dependents.
@@ -59,8 +72,12 @@ pub struct Graph {
 impl Graph {
     /// Takes in an object as it was just seen; returns the uids of those that are to be decided about.
     pub fn apply(&mut self, resource: &Arc<Resource>, meta: &ObjectMeta) -> BTreeSet<Box<str>> {
+        let uid = meta.uid.as_deref().unwrap_or_default();
+        if self.knows(uid, resource, meta) {
+            return BTreeSet::new();
+        }
         let target = Target::at(meta);
-        let uid: Box<str> = target.uid.as_str().into();
+        let uid: Box<str> = uid.into();
         let identity = Identity {
             resource: resource.clone(),
             namespace: target.namespace.as_str().into(),
@@ -68,7 +85,7 @@ impl Graph {
         };
         self.seen.insert(uid.clone(), identity);
         let object = Object {
-            resource: (**resource).clone(),
+            resource: resource.clone(),
             target,
             owners: meta.owner_references.clone().unwrap_or_default(),
             finalizers: meta.finalizers.clone().unwrap_or_default(),
@@ -83,6 +100,16 @@ impl Graph {
         };
         self.reindex(&uid, old.as_ref(), new.as_ref());
         self.touched(&uid, old.as_ref(), new.as_ref())
+    }
+
+    /// Whether nothing about an object that takes part differs from what was seen but its version, which is then noted. Most
+    /// changes of most objects are of what they say, not of whom they belong to.
+    fn knows(&mut self, uid: &str, resource: &Arc<Resource>, meta: &ObjectMeta) -> bool {
+        let Some(object) = self.objects.get_mut(uid).filter(|object| object.is_still(resource, meta)) else {
+            return false;
+        };
+        meta.resource_version.as_deref().unwrap_or_default().clone_into(&mut object.target.resource_version);
+        true
     }
 
     /// Takes in that an object is gone; returns the uids of those that are to be decided about.

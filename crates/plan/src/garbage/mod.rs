@@ -102,7 +102,7 @@ fn orphan(plan: &mut Plan<Change>, observed: &Observed<'_>) {
         let owners: Vec<OwnerReference> =
             dependent.owners.iter().filter(|o| o.uid != object.target.uid).cloned().collect();
         let change =
-            Change::SetOwners { resource: dependent.resource.clone(), object: dependent.target.clone(), owners };
+            Change::SetOwners { resource: (*dependent.resource).clone(), object: dependent.target.clone(), owners };
         let words = format!("{} is deleted and lets its dependents go.", object.subject());
         plan.acts(ORPHANS, dependent.subject(), Reason::DependentOrphaned, words, change);
     }
@@ -194,7 +194,7 @@ fn delete_with_dependents(plan: &mut Plan<Change>, observed: &Observed<'_>) {
 }
 
 fn set_owners(object: &Object, owners: Vec<OwnerReference>) -> Change {
-    Change::SetOwners { resource: object.resource.clone(), object: object.target.clone(), owners }
+    Change::SetOwners { resource: (*object.resource).clone(), object: object.target.clone(), owners }
 }
 
 /// A reference as Kubernetes writes it in texts.

@@ -18,9 +18,10 @@ use crate::proto::identity_server::{Identity, IdentityServer};
 use crate::proto::{
     self, ControllerGetCapabilitiesRequest, ControllerGetCapabilitiesResponse, ControllerPublishVolumeRequest,
     ControllerPublishVolumeResponse, ControllerServiceCapability, ControllerUnpublishVolumeRequest,
-    ControllerUnpublishVolumeResponse, GetPluginCapabilitiesRequest, GetPluginCapabilitiesResponse,
-    GetPluginInfoRequest, GetPluginInfoResponse, ListVolumesRequest, ListVolumesResponse, PluginCapability,
-    ProbeRequest, ProbeResponse, Volume, list_volumes_response,
+    ControllerUnpublishVolumeResponse, CreateVolumeRequest, CreateVolumeResponse, DeleteVolumeRequest,
+    DeleteVolumeResponse, GetPluginCapabilitiesRequest, GetPluginCapabilitiesResponse, GetPluginInfoRequest,
+    GetPluginInfoResponse, ListVolumesRequest, ListVolumesResponse, PluginCapability, ProbeRequest, ProbeResponse,
+    Volume, list_volumes_response,
 };
 use crate::serve::{ServeError, serve};
 
@@ -37,13 +38,20 @@ pub struct Profile {
     pub name: String,
     /// Without it the driver has no controller service at all.
     pub controller: bool,
+    /// Its volumes are not equally near to all nodes.
+    pub topology: bool,
     pub capabilities: Vec<Rpc>,
 }
 
 impl Profile {
     /// A driver that publishes.
     pub fn new(name: &str) -> Self {
-        Self { name: name.into(), controller: true, capabilities: vec![Rpc::PublishUnpublishVolume] }
+        Self { name: name.into(), controller: true, topology: false, capabilities: vec![Rpc::PublishUnpublishVolume] }
+    }
+
+    /// A driver that makes volumes where it is told to.
+    pub fn provisions(name: &str) -> Self {
+        Self { topology: true, ..Self::new(name).with(Rpc::CreateDeleteVolume) }
     }
 
     pub fn with(mut self, capability: Rpc) -> Self {
@@ -56,6 +64,8 @@ impl Profile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Call {
     Probe,
+    Create,
+    Delete,
     Publish,
     Unpublish,
     List,
@@ -76,6 +86,8 @@ pub enum Answer {
 /// A call as it came.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Asked {
+    Create(CreateVolumeRequest),
+    Delete(DeleteVolumeRequest),
     Publish(ControllerPublishVolumeRequest),
     Unpublish(ControllerUnpublishVolumeRequest),
 }
@@ -165,9 +177,14 @@ impl Identity for Driver {
         _: Request<GetPluginCapabilitiesRequest>,
     ) -> Result<Response<GetPluginCapabilitiesResponse>, Status> {
         use proto::plugin_capability::{Service, Type, service};
-        let kind = Type::Service(Service { r#type: service::Type::ControllerService.into() });
-        let all = self.profile.controller.then_some(PluginCapability { r#type: Some(kind) });
-        Ok(Response::new(GetPluginCapabilitiesResponse { capabilities: all.into_iter().collect() }))
+        let says = |is_so: bool, what: service::Type| {
+            is_so.then_some(PluginCapability { r#type: Some(Type::Service(Service { r#type: what.into() })) })
+        };
+        let controller = says(self.profile.controller, service::Type::ControllerService);
+        let topology = says(self.profile.topology, service::Type::VolumeAccessibilityConstraints);
+        Ok(Response::new(GetPluginCapabilitiesResponse {
+            capabilities: controller.into_iter().chain(topology).collect(),
+        }))
     }
 
     async fn probe(&self, _: Request<ProbeRequest>) -> Result<Response<ProbeResponse>, Status> {
@@ -178,6 +195,31 @@ impl Identity for Driver {
 
 #[tonic::async_trait]
 impl Controller for Driver {
+    async fn create_volume(
+        &self,
+        request: Request<CreateVolumeRequest>,
+    ) -> Result<Response<CreateVolumeResponse>, Status> {
+        let request = request.into_inner();
+        self.note(Asked::Create(request.clone()));
+        self.scripted(Call::Create).await?;
+        let volume = Volume {
+            volume_id: format!("handle-{}", request.name),
+            capacity_bytes: request.capacity_range.map_or(0, |range| range.required_bytes),
+            accessible_topology: request.accessibility_requirements.map_or_else(Vec::new, |asked| asked.requisite),
+            ..Default::default()
+        };
+        Ok(Response::new(CreateVolumeResponse { volume: Some(volume) }))
+    }
+
+    async fn delete_volume(
+        &self,
+        request: Request<DeleteVolumeRequest>,
+    ) -> Result<Response<DeleteVolumeResponse>, Status> {
+        self.note(Asked::Delete(request.into_inner()));
+        self.scripted(Call::Delete).await?;
+        Ok(Response::new(DeleteVolumeResponse {}))
+    }
+
     async fn controller_publish_volume(
         &self,
         request: Request<ControllerPublishVolumeRequest>,

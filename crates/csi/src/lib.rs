@@ -14,6 +14,7 @@ pub mod http;
 pub mod lanes;
 pub mod metrics;
 pub mod mountinfo;
+mod precise;
 pub mod provisioner;
 pub mod resizer;
 pub mod serve;

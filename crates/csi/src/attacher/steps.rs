@@ -1,14 +1,11 @@
 //! Carrying out what was decided for one attachment or volume: each step only if the one before it succeeded.
 
 use std::collections::HashMap;
-use std::fmt::Debug;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, SecretReference};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::ResourceExt;
 use kube::api::{Api, Patch, PatchParams};
-use kube::{Resource, ResourceExt};
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tether_controllers::worker::log;
 use tether_plan::attacher::{
@@ -21,10 +18,9 @@ use super::lean::Attachment;
 use super::{Attacher, by_volume};
 use crate::call::{SecretError, call, capability, read_secret, words};
 use crate::lanes::Failed;
+use crate::precise::{is_gone, precisely};
 use crate::proto::{ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest};
 
-/// How often a write is made again that came too late: whoever is faster that often writes without an end.
-const WRITE_ATTEMPTS: usize = 4;
 const NAME: &str = "csi-attacher";
 const PUBLISH: &str = "/csi.v1.Controller/ControllerPublishVolume";
 const UNPUBLISH: &str = "/csi.v1.Controller/ControllerUnpublishVolume";
@@ -96,10 +92,14 @@ impl Attacher {
         let api: Api<PersistentVolume> = Api::all(self.client.clone());
         let finalizer = finalizer(&self.driver.name);
         let done = precisely(&api, &*volume, |meta, _| remove_finalizer(meta, &finalizer)).await;
-        done.map(drop).map_err(|error| {
-            tracing::warn!(volume = name, %error, "the volume could not be let go");
-            Failed
-        })
+        match done {
+            // Whoever else held it let go of it as well.
+            Err(error) if !is_gone(&error) => {
+                tracing::warn!(volume = name, %error, "the volume could not be let go");
+                Err(Failed)
+            }
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn volume_of(&self, attachment: &Attachment) -> Option<Box<PersistentVolume>> {
@@ -251,44 +251,4 @@ impl Work<'_> {
             tracing::warn!(attachment = name, %error, "the error could not be stored in the status");
         }
     }
-}
-
-/// Makes a JSON patch that tests what it changes. If the object has moved on, the patch is made anew for what it is now;
-/// `None` if there is nothing to change.
-async fn precisely<K>(
-    api: &Api<K>,
-    seen: &K,
-    make: impl Fn(&ObjectMeta, &K) -> Option<Value>,
-) -> Result<Option<K>, kube::Error>
-where
-    K: Resource + Clone + DeserializeOwned + Debug,
-{
-    let mut current: Option<Box<K>> = None;
-    for attempt in 1.. {
-        let object = current.as_deref().unwrap_or(seen);
-        let Some(patch) = make(object.meta(), object) else { return Ok(None) };
-        let patch = serde_json::from_value(patch).map_err(kube::Error::SerdeError)?;
-        let patched = api.patch(&object.name_any(), &PatchParams::default(), &Patch::<()>::Json(patch)).await;
-        match patched {
-            Ok(written) => return Ok(Some(written)),
-            Err(error) if attempt < WRITE_ATTEMPTS && has_moved_on(&error) => {
-                let live = api.get(&seen.name_any()).await?;
-                if live.uid() != seen.uid() {
-                    return Err(error);
-                }
-                current = Some(Box::new(live));
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(None)
-}
-
-/// A test of the patch failed, or the object changed while it was being written.
-fn has_moved_on(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if matches!(status.code, 409 | 422))
-}
-
-fn is_gone(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == 404)
 }

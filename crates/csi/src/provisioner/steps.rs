@@ -21,6 +21,7 @@ use tonic::{Code, Status};
 use super::{NAME, Provisioner};
 use crate::call::{SecretError, capability, read_secret, words};
 use crate::lanes::Failed;
+use crate::precise::{is_gone, precisely};
 use crate::proto::volume_content_source::{SnapshotSource, Type as SourceType, VolumeSource};
 use crate::proto::{
     CapacityRange, CreateVolumeRequest, DeleteVolumeRequest, Topology, TopologyRequirement, VolumeContentSource,
@@ -207,18 +208,16 @@ impl Provisioner {
             }
             match api.delete(name_of(volume), &DeleteParams::default()).await {
                 Ok(_) => {}
-                Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
+                Err(error) if is_gone(&error) => return Ok(()),
                 Err(error) => return Err(StepError::Save(Box::new(error))),
             }
             let class = volume.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref());
             self.used_room(class.unwrap_or_default());
         }
-        let Some(patch) = remove_finalizer(&volume.metadata, FINALIZER) else { return Ok(()) };
-        let patch = serde_json::from_value(patch).expect("a patch that was written here must parse");
-        match api.patch(name_of(volume), &PatchParams::default(), &Patch::<()>::Json(patch)).await {
-            Ok(_) => Ok(()),
-            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-            Err(error) => Err(StepError::Save(Box::new(error))),
+        // Others let go of it at the same time: where the finalizer stands may have changed.
+        match precisely(&api, volume, |meta, _| remove_finalizer(meta, FINALIZER)).await {
+            Err(error) if !is_gone(&error) => Err(StepError::Save(Box::new(error))),
+            _ => Ok(()),
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::lab::*;
 fn published(lab: &Lab) -> Vec<ControllerPublishVolumeRequest> {
     let only = |asked| match asked {
         Asked::Publish(request) => Some(request),
-        Asked::Unpublish(_) => None,
+        _ => None,
     };
     lab.driver.take_asked().into_iter().filter_map(only).collect()
 }

@@ -1,5 +1,7 @@
 //! Detaching: the driver first, then the finalizer; and volumes that are let go.
 
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::{PersistentVolume, Secret};
 use k8s_openapi::api::storage::v1::CSINode;
 use kube::api::{Api, DeleteParams};
@@ -20,7 +22,7 @@ async fn attached(lab: &Lab) {
 fn unpublished(lab: &Lab) -> Vec<String> {
     let only = |asked| match asked {
         Asked::Unpublish(request) => Some(format!("{} from {}", request.volume_id, request.node_id)),
-        Asked::Publish(_) => None,
+        _ => None,
     };
     lab.driver.take_asked().into_iter().filter_map(only).collect()
 }
@@ -103,4 +105,25 @@ async fn a_deleted_volume_is_kept_until_nothing_is_attached() {
     until_gone(&lab.attachments(), "va").await;
     let pv = until(&volumes, "pv", "let go", |pv| !is_kept(pv)).await;
     assert_eq!(pv.metadata.finalizers.unwrap(), ["kubernetes.io/pv-protection"], "others' stay");
+}
+
+/// A volume whose object went before it was let go needs nothing more.
+#[tokio::test]
+async fn a_volume_that_is_gone_is_not_let_go_again_and_again() {
+    let (lab, _running) = Lab::running().await;
+    attached(&lab).await;
+    lab.lose("PATCH persistentvolumes/pv");
+    lab.volumes().delete("pv", &DeleteParams::default()).await.unwrap();
+    lab.delete("va").await;
+    until_gone(&lab.attachments(), "va").await;
+    let tried = |writes: &[String]| writes.iter().filter(|write| *write == "PATCH persistentvolumes/pv").count();
+    let mut writes = Vec::new();
+    while tried(&writes) == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        writes.extend(lab.take_writes());
+    }
+    // Longer than the delay after a failure.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    writes.extend(lab.take_writes());
+    assert_eq!(tried(&writes), 1);
 }

@@ -34,7 +34,14 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Default)]
 pub(crate) struct Gate {
     writes: Vec<String>,
-    refusals: Vec<(String, usize)>,
+    refusals: Vec<Refusal>,
+}
+
+struct Refusal {
+    what: String,
+    left: usize,
+    code: u16,
+    reason: &'static str,
 }
 
 pub(crate) struct Lab {
@@ -117,7 +124,12 @@ impl Lab {
 
     /// The next `times` writes that contain `what` are forbidden.
     pub(crate) fn refuse(&self, what: &str, times: usize) {
-        self.gate.lock().refusals.push((what.into(), times));
+        self.gate.lock().refusals.push(Refusal { what: what.into(), left: times, code: 403, reason: "Forbidden" });
+    }
+
+    /// The next write that contains `what` finds nothing.
+    pub(crate) fn lose(&self, what: &str) {
+        self.gate.lock().refusals.push(Refusal { what: what.into(), left: 1, code: 404, reason: "NotFound" });
     }
 
     /// The attacher's writes since the last time this was called: `PATCH volumeattachments/va/status`.
@@ -199,10 +211,10 @@ fn gated(client: Client, gate: Arc<Mutex<Gate>>) -> Client {
             if request.method() != http::Method::GET {
                 let mut gate = gate.lock();
                 gate.writes.push(line.clone());
-                let refusal = gate.refusals.iter_mut().find(|(what, left)| *left > 0 && line.contains(what.as_str()));
-                if let Some((_, left)) = refusal {
-                    *left -= 1;
-                    return Ok(forbidden());
+                let refusal = gate.refusals.iter_mut().find(|held| held.left > 0 && line.contains(&held.what));
+                if let Some(refusal) = refusal {
+                    refusal.left -= 1;
+                    return Ok(refusal.answer());
                 }
             }
             client.send(request).await
@@ -211,14 +223,16 @@ fn gated(client: Client, gate: Arc<Mutex<Gate>>) -> Client {
     Client::new(service, "default")
 }
 
-fn forbidden() -> Response<Body> {
-    let status = json!({ "apiVersion": "v1", "kind": "Status", "status": "Failure", "code": 403,
-                         "reason": "Forbidden", "message": "mock error" });
-    Response::builder()
-        .status(403)
-        .header("content-type", "application/json")
-        .body(status.to_string().into_bytes().into())
-        .unwrap()
+impl Refusal {
+    fn answer(&self) -> Response<Body> {
+        let status = json!({ "apiVersion": "v1", "kind": "Status", "status": "Failure", "code": self.code,
+                             "reason": self.reason, "message": "mock error" });
+        Response::builder()
+            .status(self.code)
+            .header("content-type", "application/json")
+            .body(status.to_string().into_bytes().into())
+            .unwrap()
+    }
 }
 
 pub(crate) async fn create<K>(api: &Api<K>, mut object: Value) -> K

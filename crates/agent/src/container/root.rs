@@ -20,7 +20,7 @@ use rustix::mount::{
 };
 use rustix::process::{chdir, pivot_root};
 use serde::{Deserialize, Serialize};
-use tether_csi::mountinfo;
+use tether_csi::mountinfo::{self, Mount};
 
 /// Device files that every container has.
 const DEVICES: [&str; 7] = ["null", "zero", "full", "random", "urandom", "tty", "ptmx"];
@@ -183,14 +183,19 @@ fn devices(host: BorrowedFd<'_>, dev: &Path) -> io::Result<()> {
 }
 
 /// Takes out of sight what is mounted below the node's directory.
-///
-/// Another pod may end meanwhile. Its directories are removed then, and with a directory goes whatever is mounted on it, in
-/// every namespace: that is out of sight already.
 fn hide(dir: &Path) -> io::Result<()> {
     if dir.as_os_str().is_empty() {
         return Ok(());
     }
-    for mount in mountinfo::below(dir)?.into_iter().rev() {
+    hide_these(dir, mountinfo::below(dir)?)
+}
+
+/// Takes these mounts away, after which there are to be none below the directory.
+///
+/// Another pod may end meanwhile. Its directories are removed then, and with a directory goes whatever is mounted on it, in
+/// every namespace: that is out of sight already.
+fn hide_these(dir: &Path, mounts: Vec<Mount>) -> io::Result<()> {
+    for mount in mounts.into_iter().rev() {
         match unmount(&mount.point, UnmountFlags::DETACH) {
             Ok(()) | Err(Errno::NOENT | Errno::INVAL) => {}
             Err(error) => return Err(named("hide", &mount.point, &error.into())),
@@ -236,4 +241,50 @@ fn is_in_memory(dir: &Path) -> io::Result<bool> {
     // Of several at one path the last is on top.
     let on = around.max_by_key(|mount| mount.point.components().count());
     Ok(on.is_some_and(|mount| mount.fs_type == "tmpfs" && mount.source == SOURCE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::namespace;
+
+    fn mounted_at(path: &Path) {
+        fs::create_dir_all(path).unwrap();
+        in_memory(path, 0o755).unwrap();
+    }
+
+    /// Between the look at the mounts and their end another pod's directory goes, which ends what is mounted on it here.
+    #[test]
+    fn what_another_pod_takes_away_meanwhile_is_hidden_as_well() {
+        if let Some(why) = namespace::unavailable() {
+            return eprintln!("SKIPPED: {why}");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().canonicalize().unwrap();
+        let (base, path) = (&base, &|name: &str| base.join(name));
+        let (ends, is_to_end) = std::sync::mpsc::channel::<()>();
+        let (ended, has_ended) = std::sync::mpsc::channel();
+        let left = std::thread::scope(|scope| {
+            // The other pod, in a namespace in which nothing is mounted on these.
+            scope.spawn(move || {
+                is_to_end.into_iter().for_each(drop);
+                fs::remove_dir(path("gone")).unwrap();
+                fs::remove_dir(path("anew")).unwrap();
+                fs::create_dir(path("anew")).unwrap();
+                ended.send(()).unwrap();
+            });
+            namespace::apart(move || {
+                for name in ["stays", "gone", "anew"] {
+                    mounted_at(&path(name));
+                }
+                let mounts = mountinfo::below(base)?;
+                assert_eq!(mounts.len(), 3);
+                drop(ends);
+                has_ended.recv().unwrap();
+                hide_these(base, mounts)?;
+                mountinfo::below(base)
+            })
+        });
+        assert!(left.unwrap().is_empty());
+    }
 }

@@ -57,7 +57,7 @@ pub(crate) enum Step {
     Up(Host),
     /// The guest's first write on N, before anything is decided.
     WriteOnTarget,
-    /// A snapshot is taken; in the end it must be there still.
+    /// A snapshot is taken, and something overwritten; in the end it must show what was there.
     Snapshot,
     /// The process of the controllers is killed; it is started again.
     CrashControllers,

@@ -11,18 +11,23 @@ use k8s_openapi::api::storage::v1::{CSINode, StorageClass, VolumeAttachment};
 use kube::Client;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::json;
-use tether_crd::{NAMESPACE, Node, Snapshot, names};
+use tether_crd::attachment::TicketType;
+use tether_crd::volume::CloneState;
+use tether_crd::{NAMESPACE, Node, Snapshot, Volume, VolumeAttachment as Tickets, names};
 use tether_plan::instance_manager::IMAGE;
 
 use super::catalog::Host;
 use crate::client;
 use crate::cluster::{self, Layout, Marker};
 use crate::commands::fault::crash_instance_manager;
+use crate::picture::Picture;
 
 /// Nodes of a cluster that is started for scenarios.
 const NODES: &str = "3";
 /// Where volumes of scenarios come from.
 const CLASS: &str = "tether-scenario";
+/// Who wants a copy attached.
+const COPY_TICKET: &str = "scenario";
 /// Small, so that a rebuild takes no time; large enough for a few regions of the activity log.
 const SIZE: &str = "64Mi";
 /// Until something that the cluster does by itself must have happened. An ordinary step takes a second; a loaded machine, more.
@@ -205,6 +210,46 @@ impl Lab {
         create(&snapshots, wish).await?;
         let what = format!("snapshot {name} can be used");
         until(&what, async || Ok(snapshots.get(name).await?.status.ready_to_use.then_some(()))).await
+    }
+
+    /// Makes a volume from a snapshot, attaches it, and tells where it is served.
+    pub(super) async fn copy(&self, name: &str, volume: &str, snapshot: &str, host: Host) -> Result<String> {
+        let volumes: Api<Volume> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let size = volumes.get(volume).await?.spec.size;
+        let copy = json!({
+            "metadata": {"name": name},
+            "spec": {
+                "size": size, "numberOfReplicas": 1, "frontend": "blockdev",
+                "dataSource": format!("snap://{volume}/{snapshot}"),
+            },
+        });
+        create(&volumes, copy).await?;
+        // Nothing but the copying keeps it attached until then, and shows it to nobody.
+        until(&format!("volume {name} is copied"), async || {
+            Ok((volumes.get(name).await?.status.clone_status.state == CloneState::Completed).then_some(()))
+        })
+        .await?;
+        let tickets: Api<Tickets> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let ticket = json!({
+            "id": COPY_TICKET, "type": TicketType::Api.as_str(), "nodeID": self.node(host),
+            "parameters": {"disableFrontend": "false"},
+        });
+        let wish = Patch::Merge(json!({"spec": {"attachmentTickets": {COPY_TICKET: ticket}}}));
+        tickets.patch(name, &PatchParams::default(), &wish).await?;
+        until(&format!("volume {name} is attached"), async || {
+            let picture = Picture::load(&self.client, name).await?;
+            let is_there = |p: &Picture| p.attachment.as_ref().is_some_and(|held| held.is_satisfied(COPY_TICKET));
+            let served = picture.filter(is_there).map(|picture| picture.endpoint().to_owned());
+            Ok(served.filter(|endpoint| !endpoint.is_empty()))
+        })
+        .await
+    }
+
+    /// Deletes a volume that no claim has; does not wait for the end.
+    pub(super) async fn remove(&self, name: &str) -> Result<()> {
+        let volumes: Api<Volume> = Api::namespaced(self.client.clone(), NAMESPACE);
+        volumes.delete(name, &DeleteParams::default()).await.with_context(|| format!("cannot delete volume {name}"))?;
+        Ok(())
     }
 
     pub(super) async fn publish(&self, name: &str, volume: &str, host: Host) -> Result<()> {

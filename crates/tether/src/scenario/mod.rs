@@ -13,6 +13,7 @@ pub(crate) mod catalog;
 mod check;
 mod guest;
 mod lab;
+mod marks;
 mod nbd;
 mod outcome;
 mod perform;

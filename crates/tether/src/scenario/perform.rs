@@ -9,9 +9,8 @@ use tether_crd::volume::{Robustness, State};
 
 use super::catalog::{Host, Scenario, Step};
 use super::check::{self, Baseline, Told};
-use super::guest::{Guest, Whereabouts as _};
+use super::guest::Guest;
 use super::lab::{LIMIT, Lab, until};
-use super::nbd::{self, Client};
 use super::outcome::Outcome;
 use super::report::{Explained, Verdict};
 use super::watch::{Seen, Watch};
@@ -29,17 +28,15 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 const PENDING: Duration = Duration::from_secs(1);
 /// For so long an event may be on its way: it is written after what it tells of.
 const TOLD_WITHIN: Duration = Duration::from_secs(5);
-/// What the write on the target writes, at the end of the volume, where the guest has nothing.
-const MARK: [u8; 4096] = [0xa5; 4096];
 
 /// What a scenario works with.
 pub(super) struct Stage<'a> {
     pub(super) lab: &'a Lab,
-    claim: String,
+    pub(super) claim: String,
     pub(super) volume: String,
     pub(super) watch: Watch,
     pub(super) marked: bool,
-    snapshot_taken: bool,
+    pub(super) snapshot_taken: bool,
     explained: Vec<Explained>,
 }
 
@@ -305,11 +302,7 @@ impl<'a> Stage<'a> {
             Step::AwaitDown(host) => self.seen_down(host).await,
             Step::Up(host) => lab.up(host),
             Step::WriteOnTarget => self.write_on_target().await,
-            Step::Snapshot => {
-                lab.snapshot(&self.snapshot_name(), &self.volume).await?;
-                self.snapshot_taken = true;
-                Ok(())
-            }
+            Step::Snapshot => self.take_snapshot().await,
             Step::CrashControllers => lab.kill_controller(),
             Step::AwaitConfirming => {
                 let node = lab.node(Host::N);
@@ -329,25 +322,6 @@ impl<'a> Stage<'a> {
         let name = self.attachment(number);
         let what = format!("VolumeAttachment {name} says that it is attached");
         until(&what, async || Ok(self.lab.published(&name).await?.0.then_some(()))).await
-    }
-
-    fn snapshot_name(&self) -> String {
-        format!("{}-before", self.claim)
-    }
-
-    /// A snapshot that was taken before is one of the engine that counts now, and can be used.
-    async fn check_snapshot(&self) -> Result<()> {
-        if !self.snapshot_taken {
-            return Ok(());
-        }
-        let name = self.snapshot_name();
-        let what = format!("the engine of the volume has snapshot {name}");
-        self.until(&what, |seen| {
-            let mut engines = seen.engines.values().filter(|engine| engine.spec.active);
-            engines.any(|engine| engine.status.snapshots.contains_key(&name)).then_some(())
-        })
-        .await?;
-        self.lab.snapshot(&name, &self.volume).await
     }
 
     /// Both engines are there, both nodes are told, Kubernetes is told.
@@ -423,48 +397,5 @@ impl<'a> Stage<'a> {
             Ok(node.is_none_or(|node| node.is_down()).then_some(()))
         })
         .await
-    }
-
-    /// The engine that stands by, if its volume is served at an address that can be reached.
-    fn target(&self) -> Result<Client> {
-        let endpoint = self.watch.look(|seen| {
-            let engine = seen.engines.values().find(|engine| engine.is_available_on(self.lab.node(Host::N)))?;
-            Some(engine.status.endpoint.clone())
-        });
-        let endpoint = endpoint.context("no engine stands by")?;
-        let (address, name) = nbd::parse(&endpoint).with_context(|| format!("{endpoint}: not an NBD endpoint"))?;
-        Ok(Client::connect(address, &name)?)
-    }
-
-    /// The target writes, and is acknowledged; from then on the source is fenced.
-    async fn write_on_target(&mut self) -> Result<()> {
-        let mut target = self.target()?;
-        let deadline = Instant::now() + LIMIT;
-        let write = move || {
-            let offset = target.size - MARK.len() as u64;
-            target.write(offset, &MARK, &|| Instant::now() > deadline)
-        };
-        tokio::task::spawn_blocking(write).await?.context("the target's write was not acknowledged")?;
-        self.marked = true;
-        Ok(())
-    }
-
-    /// What the target wrote before the decision is there, whatever was decided.
-    pub(super) async fn check_mark(&self) -> Result<()> {
-        if !self.marked {
-            return Ok(());
-        }
-        let endpoint = self.watch.endpoint().context("the volume is served nowhere")?;
-        let (address, name) = nbd::parse(&endpoint).with_context(|| format!("{endpoint}: not an NBD endpoint"))?;
-        let deadline = Instant::now() + LIMIT;
-        let read = move || -> Result<Vec<u8>> {
-            let mut client = Client::connect(address, &name)?;
-            let offset = client.size - MARK.len() as u64;
-            Ok(client.read(offset, MARK.len(), &|| Instant::now() > deadline)?)
-        };
-        if tokio::task::spawn_blocking(read).await?? != MARK {
-            bail!("what the target wrote is lost");
-        }
-        Ok(())
     }
 }

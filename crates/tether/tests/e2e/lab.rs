@@ -1,6 +1,6 @@
 //! A cluster for the suite: the one that `TETHER_E2E_KUBECONFIG` names, or one of its own. The cases do not know which.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -39,6 +39,8 @@ pub(crate) struct Lab {
     pub(crate) nodes: Vec<String>,
     pub(crate) runtime: tokio::runtime::Runtime,
     pub(crate) cluster: Option<Cluster>,
+    /// Versions of events that were there before: a cluster keeps them for an hour, and an earlier run had the same names.
+    past: BTreeSet<String>,
 }
 
 impl Lab {
@@ -55,7 +57,8 @@ impl Lab {
             let client = runtime.block_on(cluster.client());
             (Some(cluster), client)
         };
-        let mut lab = Self { client, nodes: Vec::new(), runtime, cluster };
+        let mut lab = Self { client, nodes: Vec::new(), runtime, cluster, past: BTreeSet::new() };
+        lab.past = lab.list::<Event>().iter().filter_map(ResourceExt::resource_version).collect();
         lab.nodes = lab.list::<Node>().iter().map(ResourceExt::name_any).take(3).collect();
         assert_eq!(lab.nodes.len(), 3, "the suite needs three nodes");
         lab.storage_is_ready();
@@ -231,8 +234,9 @@ impl Lab {
     /// Reason and message of the events about an object.
     pub(crate) fn events(&self, about: &str) -> Vec<(String, String)> {
         let all = self.run(self.api::<Event>().list(&ListParams::default())).map(|list| list.items);
-        let ours =
-            all.unwrap_or_default().into_iter().filter(|event| event.involved_object.name.as_deref() == Some(about));
+        let is_new = |event: &Event| !event.resource_version().is_some_and(|version| self.past.contains(&version));
+        let is_ours = |event: &Event| event.involved_object.name.as_deref() == Some(about) && is_new(event);
+        let ours = all.unwrap_or_default().into_iter().filter(is_ours);
         ours.map(|event| (event.reason.unwrap_or_default(), event.message.unwrap_or_default())).collect()
     }
 

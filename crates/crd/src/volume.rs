@@ -318,6 +318,8 @@ object! {
         attempt_count: i64,
         /// When it may be tried again.
         next_allowed_attempt_at: String,
+        /// Why the last attempt failed; Longhorn tells that in an event only.
+        error: String,
     }
 }
 

@@ -465,6 +465,8 @@ reasons! {
     VolumeCloneFailed,
     /// The source of the clone is not ready to be copied from.
     VolumeCloneWaits,
+    /// The volume is made as a copy, and is shown to nobody before the copy is complete.
+    CopyIncomplete,
 
     // Resizing of claims.
 

@@ -4,13 +4,14 @@
 use std::fs;
 
 use k8s_openapi::api::core::v1::{Node as KubeNode, Pod};
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::runtime::conditions::is_deleted;
 use serde_json::json;
 use tether_crd::engine::InstanceState;
 use tether_crd::instance_manager::InstanceManagerState;
 use tether_crd::volume::{Robustness, State};
-use tether_crd::{InstanceManager, Node, Replica, Volume};
+use tether_crd::{InstanceManager, Node, Replica, Snapshot, Volume, VolumeAttachment};
+use tether_plan::clone::is_pending;
 use tether_testkit::Lab;
 use tether_testkit::cluster::eventually;
 use tether_testkit::lab::{NODES, manager as manager_of};
@@ -173,4 +174,45 @@ fn a_replica_on_a_node_that_stands_still_does_not_keep_a_volume_where_it_is() {
     assert!(lab.get::<Node>(frozen).is_ready(), "nobody has noticed yet");
     fault("heal");
     lab.until_healthy("v1", there);
+}
+
+/// Whoever wants a volume that is made from a snapshot waits for the copy, and then reads what the snapshot shows.
+#[test]
+fn a_ticket_on_a_copy_waits_until_it_is_complete() {
+    if !has_devices("a_ticket_on_a_copy_waits_until_it_is_complete") {
+        return;
+    }
+    let lab = lab();
+    lab.create("original", 2);
+    lab.attach("original", "node-1");
+    lab.must("node-1", "head -c 67108864 /dev/urandom | dd of=/dev/longhorn/original bs=1M iflag=fullblock conv=fsync");
+    let sum = |node: &str, volume: &str| lab.must(node, &format!("sha256sum < /dev/longhorn/{volume}"));
+    let early = sum("node-1", "original");
+    let wish = json!({"metadata": {"name": "s1"}, "spec": {"volume": "original", "createSnapshot": true}});
+    let wish: Snapshot = serde_json::from_value(wish).unwrap();
+    lab.runtime.block_on(lab.api::<Snapshot>().create(&PostParams::default(), &wish)).unwrap();
+    lab.wait::<Snapshot>("s1", |found: Option<&Snapshot>| found.is_some_and(|found| found.status.ready_to_use));
+    lab.must("node-1", "head -c 1048576 /dev/urandom | dd of=/dev/longhorn/original bs=1M iflag=fullblock conv=fsync");
+    assert_ne!(sum("node-1", "original"), early);
+
+    let copy = json!({"metadata": {"name": "copy"}, "spec": {
+        "size": lab.get::<Volume>("original").spec.size, "numberOfReplicas": 2, "frontend": "blockdev",
+        "dataSource": "snap://original/s1",
+    }});
+    let copy: Volume = serde_json::from_value(copy).unwrap();
+    lab.runtime.block_on(lab.api::<Volume>().create(&PostParams::default(), &copy)).unwrap();
+    lab.wait::<VolumeAttachment>("copy", |found: Option<&VolumeAttachment>| found.is_some());
+    lab.ticket("copy", Some("node-3"));
+    let mut reasons = Vec::new();
+    eventually("the ticket is satisfied", || {
+        // In this order: a copy that is not complete now was not complete before.
+        let tickets = lab.get::<VolumeAttachment>("copy").status.attachment_ticket_statuses;
+        let volume = lab.get::<Volume>("copy");
+        let told = tickets.get("t")?;
+        assert!(!told.satisfied || !is_pending(&volume), "{told:?}, {:?}", volume.status.clone_status);
+        reasons.extend(told.waiting.as_ref().map(|waiting| waiting.reason.clone()));
+        told.satisfied.then_some(())
+    });
+    assert!(reasons.iter().any(|reason| reason == "CopyIncomplete"), "{reasons:?}");
+    assert_eq!(sum("node-3", "copy"), early, "what the snapshot shows, not what was written since");
 }

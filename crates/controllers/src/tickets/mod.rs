@@ -163,7 +163,7 @@ fn found(volume: &Volume) -> impl PartialEq + '_ {
     let status = &volume.status;
     let share = (status.share_state, &status.share_endpoint);
     let place = (&status.current_node_id, &status.current_migration_node_id);
-    (status.state, status.robustness, place, share, status.clone_status.state)
+    (status.state, status.robustness, place, share, &status.clone_status)
 }
 
 impl Reconcile for Tickets {

@@ -150,6 +150,8 @@ fn unchangeable(before: &Volume, after: &Volume) -> Result<(), Refusal> {
     let changed = [
         ("encrypted", before.encrypted != after.encrypted),
         ("dataEngine", before.data_engine != after.data_engine),
+        // What is there would be overwritten by the copy.
+        ("dataSource", before.data_source != after.data_source),
         ("backingImage", before.backing_image != after.backing_image),
         ("topologyRequirement", before.topology_requirement != after.topology_requirement),
     ];

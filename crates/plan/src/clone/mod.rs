@@ -10,8 +10,9 @@
 //! The engine of the new volume runs, without showing it to anybody, on a node that holds a good replica of the source;
 //! the agent there reads the snapshot from that replica and writes it through the engine, which stores it in every
 //! replica. A snapshot does not change: a copy that was interrupted is made again from its beginning and ends the same.
-//! Tickets on both volumes keep them where they are needed.
+//! Tickets on both volumes keep them where they are needed; until the copy is complete no other ticket counts.
 
+mod incomplete;
 mod place;
 mod source;
 #[cfg(test)]
@@ -28,6 +29,7 @@ use tether_crd::{API_VERSION, Engine, Node, Replica, Snapshot, Volume, VolumeAtt
 use tether_model::reason::Reason;
 use tether_model::report::{Rule, Subject};
 
+pub use self::incomplete::{incomplete, is_own_ticket};
 pub use self::source::Source;
 use crate::Plan;
 use crate::event::Event;
@@ -38,7 +40,7 @@ const TICKET: Rule = Rule("clone-ticket");
 const SNAPSHOT: Rule = Rule("clone-snapshot");
 
 /// How often a copy is tried.
-const ATTEMPTS: i64 = 10;
+pub(crate) const ATTEMPTS: i64 = 10;
 /// Before the second attempt; doubled for each further one.
 const FIRST_PAUSE: SignedDuration = SignedDuration::from_secs(30);
 /// What an agent says of a copy that is done.
@@ -196,6 +198,7 @@ fn copy(plan: &mut Plan<Change>, look: &Look<'_>) {
             snapshot: called,
             state: CloneState::Initiated,
             next_allowed_attempt_at: String::new(),
+            error: String::new(),
             ..look.status().clone()
         };
         let note = format!("source volume {}, snapshot {}", status.source_volume, status.snapshot);
@@ -233,12 +236,14 @@ fn finish(plan: &mut Plan<Change>, look: &Look<'_>) {
 
 /// Gives back what was needed: tickets, the engine's order, a snapshot that was made for the copy.
 fn withdraw(plan: &mut Plan<Change>, look: &Look<'_>) {
-    place::ticket(plan, look, None);
-    place::remove_source_ticket(plan, look);
+    // The order goes before the ticket that keeps the volume from everybody else: nothing may be left then that would
+    // have another run of the engine filled.
     if let Some(engine) = look.engine().filter(|engine| !engine.spec.requested_data_source.is_empty()) {
         let change = Change::Request { engine: Target::of(engine), source: String::new() };
         plan.acts(CLONE, look.about(), Reason::UpToDate, "The copy is done.", change);
     }
+    place::ticket(plan, look, None);
+    place::remove_source_ticket(plan, look);
     if look.source.snapshot.is_none()
         && let Some(snapshot) = look.snapshot(&look.status().snapshot).filter(|snapshot| !is_deleting(*snapshot))
         && snapshot.spec.labels.get(FOR_CLONE).map(String::as_str) == Some(name(look.observed.volume))
@@ -257,6 +262,7 @@ fn fail(plan: &mut Plan<Change>, look: &Look<'_>, why: &str) {
         state: CloneState::Failed,
         attempt_count: attempts,
         next_allowed_attempt_at: rfc3339(look.now + pause),
+        error: why.to_owned(),
         ..old.clone()
     };
     plan.fires(CLONE, look.about(), Reason::VolumeCloneFailed, format!("The copy failed: {why}."));

@@ -4,7 +4,7 @@ use tether_crd::Volume;
 use tether_crd::engine::ReplicaMode;
 use tether_model::reason::Reason;
 
-use super::{ANY, Change, Look, TICKET, ticket_id, wish};
+use super::{ANY, Change, Look, TICKET, is_own_ticket, ticket_id, wish};
 use crate::Plan;
 use crate::object::{Target, is_deleting, name};
 
@@ -39,7 +39,9 @@ pub(super) fn ticket(plan: &mut Plan<Change>, look: &Look<'_>, node: Option<&str
     let id = ticket_id(clone);
     let held = attachment.spec.attachment_tickets.get(&id);
     let wanted = match (node, held) {
-        (Some(node), held) if held.is_none_or(|held| held.node_id != node) => Some(Box::new(wish(clone, node, "true"))),
+        (Some(node), held) if held.is_none_or(|held| held.node_id != node || !is_own_ticket(clone, held)) => {
+            Some(Box::new(wish(clone, node, "true")))
+        }
         (None, Some(_)) => None,
         _ => return,
     };

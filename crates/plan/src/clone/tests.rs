@@ -134,7 +134,7 @@ fn a_volume_is_copied_through_a_snapshot_that_is_made_for_it() {
     world.tells(COMPLETE, "");
     assert_eq!(world.step(), ["copy-completed-awaiting-healthy"]);
     assert!(!is_pending(&world.clone));
-    assert_eq!(world.step(), ["c to nowhere", "v to nowhere", "fill nothing", "delete snapshot"]);
+    assert_eq!(world.step(), ["fill nothing", "c to nowhere", "v to nowhere", "delete snapshot"]);
     world.clone.status.robustness = Robustness::Healthy;
     assert_eq!(world.step(), ["completed"]);
     assert_eq!(world.step(), Vec::<String>::new());
@@ -165,6 +165,7 @@ fn a_copy_that_failed_is_tried_again_later_and_later() {
     world.step();
     world.tells(FAILED, "the disk is full");
     assert_eq!(world.step(), ["failed"]);
+    assert_eq!(world.clone.status.clone_status.error, "the disk is full");
     assert_eq!(world.step(), ["fill nothing"], "the next order is heard as a new one");
     assert_eq!(world.step(), Vec::<String>::new());
     world.engine.status.clone_status.clear();
@@ -186,6 +187,21 @@ fn without_a_source_or_its_snapshot_there_is_nothing_to_copy() {
     let mut unknown = world("snap://v/none");
     unknown.attach_source();
     assert_eq!(unknown.step(), ["v to node-1", "failed"]);
+}
+
+#[test]
+fn a_ticket_that_would_show_the_clone_is_made_good() {
+    let mut world = world("snap://v/s1");
+    world.attach_source();
+    let mut snapshot: Snapshot = named("s1");
+    snapshot.status.ready_to_use = true;
+    world.snapshots.push(snapshot);
+    world.step();
+    let id = ticket_id(&world.clone);
+    let ticket = world.attachment.spec.attachment_tickets.get_mut(&id).unwrap();
+    ticket.parameters.insert(DISABLE_FRONTEND.to_owned(), "false".to_owned());
+    assert_eq!(world.step(), ["c to node-2"]);
+    assert!(is_own_ticket(&world.clone, &world.attachment.spec.attachment_tickets[&id]));
 }
 
 #[test]

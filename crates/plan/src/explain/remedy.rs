@@ -4,9 +4,11 @@
 use serde::Serialize;
 use tether_crd::NAMESPACE;
 use tether_crd::attachment::{Ticket, TicketStatus};
+use tether_crd::volume::CloneState;
 use tether_model::reason::Reason;
 
 use super::{Link, Look};
+use crate::clone::{ATTEMPTS, Source};
 use crate::object::name;
 
 /// What a person can expect, or do.
@@ -33,6 +35,7 @@ pub(super) fn of(look: &Look<'_>, link: &Link) -> Remedy {
                 "The ticket that holds the volume is removed; then the volume is attached as the other wants it.";
             (change.to_owned(), holder(look))
         }
+        Reason::CopyIncomplete | Reason::VolumeCloneFailed => copy(look),
         Reason::NoInSyncReplica | Reason::Faulted => no_basis(look),
         Reason::DetachedUnexpectedly => {
             let change = "The volume is detached and attached again by itself, as soon as its node can run an engine.";
@@ -132,6 +135,21 @@ fn holder(look: &Look<'_>) -> Option<String> {
         (_, Some(owner)) => format!("kubectl -n {} describe {} {}", owner.namespace, owner.kind, owner.name),
         _ => format!("kubectl -n {NAMESPACE} get lhva {volume} -o yaml"),
     })
+}
+
+/// What a volume that is being made as a copy waits for: its source, as long as there is one.
+fn copy(look: &Look<'_>) -> (String, Option<String>) {
+    let volume = look.observed.volume;
+    let status = &volume.status.clone_status;
+    if status.state == CloneState::Failed && status.attempt_count >= ATTEMPTS {
+        let change = "The volume is deleted and made again; it never was a complete copy.";
+        return (
+            change.to_owned(),
+            Some(format!("kubectl -n {NAMESPACE} get events --field-selector involvedObject.name={}", name(volume))),
+        );
+    }
+    let change = "The copy is completed; the volume is then attached by itself.";
+    (change.to_owned(), Source::of(volume).map(|source| format!("tether explain volume {}", source.volume)))
 }
 
 /// Who holds the data, and where.

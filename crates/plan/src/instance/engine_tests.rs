@@ -230,3 +230,18 @@ fn an_engine_whose_replicas_were_all_started_anew_while_it_looked_for_them_is_st
     assert_eq!(step(&mut engine, Manager::Known, Some(&looking)), ["Stop { keep_device: true }"]);
     assert_eq!(step(&mut engine, Manager::Known, None), ["Start { standby: false }"]);
 }
+
+#[test]
+fn a_volume_is_filled_only_while_nobody_is_shown_it() {
+    let fill = r#"Fill { volume: "v0", snapshot: "s1" }"#;
+    let mut engine = engine();
+    engine.spec.desire_state = InstanceState::Running;
+    engine.spec.requested_data_source = "snap://v0/s1".into();
+    let members = vec![member("r1", "a:1", true, true), member("r2", "b:1", true, true)];
+    let shown = serving(members);
+    let hidden = EngineProcess { endpoint: String::new(), ..shown.clone() };
+    assert!(!step(&mut engine, Manager::Known, Some(&shown)).contains(&fill.to_owned()), "it is shown");
+    engine.spec.disable_frontend = true;
+    assert!(!step(&mut engine, Manager::Known, Some(&shown)).contains(&fill.to_owned()), "it is still shown");
+    assert!(step(&mut engine, Manager::Known, Some(&hidden)).contains(&fill.to_owned()));
+}

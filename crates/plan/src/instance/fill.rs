@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use tether_crd::Engine;
 use tether_crd::engine::CloneProgress;
+use tether_crd::volume::Frontend;
 use tether_model::reason::Reason;
 use tether_model::report::Rule;
 
@@ -24,6 +25,12 @@ pub(super) fn follow(plan: &mut Plan<EngineChange>, observed: &EngineObserved<'_
         engine.status.clone_status.values().any(|told| told.snapshot_name == snapshot && told.state == COMPLETE);
     if found.process.state != ProcessState::Running || found.is_standby || observed.copy.is_some() || is_done {
         return;
+    }
+    // Whoever has the volume would see it change, and what they write could be overwritten.
+    let shows = !engine.spec.disable_frontend && engine.spec.frontend != Frontend::None;
+    if shows || !found.endpoint.is_empty() {
+        let words = "The volume is shown; it is filled when it is attached without a frontend.";
+        return plan.blocked(FILL, subject(engine), Reason::CopyIncomplete, words);
     }
     let words = format!("Snapshot {snapshot} of volume {volume} is copied into it.");
     plan.acts(FILL, subject(engine), Reason::VolumeCloneInitiated, words, EngineChange::Fill { volume, snapshot });

@@ -105,6 +105,8 @@ struct Look<'a> {
     /// The one that counts.
     engine: Option<&'a Engine>,
     is_migrating: bool,
+    /// It is being made as a copy: a snapshot of it would show something that never was.
+    is_copied_into: bool,
     snapshots: &'a [&'a Snapshot],
     now: Timestamp,
 }
@@ -119,6 +121,7 @@ impl<'a> Look<'a> {
             attachment: observed.attachment.filter(|attachment| !is_deleting(*attachment)),
             engine,
             is_migrating: observed.volume.is_some_and(Volume::is_migrating) || alive.count() > 1,
+            is_copied_into: observed.volume.is_some_and(crate::clone::is_pending),
             snapshots: &observed.snapshots,
             now,
         }
@@ -136,7 +139,7 @@ impl<'a> Look<'a> {
 
     /// The node whose engine can carry something out now.
     fn serving_node(&self) -> Option<&'a str> {
-        let engine = self.engine.filter(|_| !self.is_migrating)?;
+        let engine = self.engine.filter(|_| !self.is_migrating && !self.is_copied_into)?;
         let serves = engine.spec.active
             && engine.spec.desire_state == InstanceState::Running
             && engine.is_available_on(&engine.spec.node_id);

@@ -213,3 +213,22 @@ fn a_wish_to_revert_is_for_one_run_of_an_engine_that_shows_nothing() {
     world.engine.status.uuid = "run-2".into();
     assert_eq!(world.step(), ["hand s1 to nobody"], "what was written since is kept");
 }
+
+/// It would show something that the source never was; a copy of the copy waits with it.
+#[test]
+fn a_volume_that_is_being_copied_into_has_no_snapshots_yet() {
+    let mut world = world().wants("s").runs();
+    world.volume.spec.data_source = "vol://w".into();
+    world.volume.status.clone_status.state = tether_crd::volume::CloneState::Initiated;
+    world.step();
+    let labelled = |world: &World| world.snapshots[0].metadata.labels.iter().flatten().any(|(l, _)| l == labels::NODE);
+    assert!(!labelled(&world), "no engine is told to make it");
+    let error = &world.snapshots[0].status.error;
+    assert!(
+        error.starts_with("waits for the volume to be complete: volume v is made as a copy of volume w"),
+        "{error}"
+    );
+    world.volume.status.clone_status.state = tether_crd::volume::CloneState::Completed;
+    world.step();
+    assert!(labelled(&world));
+}

@@ -9,6 +9,7 @@ use tether_model::reason::Reason;
 
 use super::{Change, HAND_OVER, Look, REMOVAL, STATUS, TICKET, VOLUME_HEAD};
 use crate::Plan;
+use crate::clone::incomplete;
 use crate::event::Event;
 use crate::object::{Target, annotation, has_finalizer, name, namespace, subject, uid};
 
@@ -62,6 +63,9 @@ pub(super) fn creation(plan: &mut Plan<Change>, look: &Look<'_>, snapshot: &Snap
 fn missing(look: &Look<'_>, snapshot: &Snapshot, wanted: bool) -> String {
     if look.volume.is_none() {
         return format!("volume {} does not exist", snapshot.spec.volume);
+    }
+    if wanted && let Some((_, words)) = look.volume.and_then(incomplete) {
+        return format!("waits for the volume to be complete: {words}");
     }
     if wanted {
         return match (look.is_migrating, look.serving_node()) {

@@ -39,6 +39,10 @@ fn why(look: &Look<'_>) -> Result<(Reason, String), (Reason, String)> {
     }
     let mut holders = look.holders().peekable();
     let Some(first) = holders.peek() else {
+        let kept_off = look.tickets.iter().find(|ticket| look.fits(ticket, node));
+        if let Some((reason, words)) = kept_off.and_then(|ticket| look.waits_for_copy(ticket)) {
+            return Ok((*reason, format!("Should detach volume {name} because nobody may use it yet: {words}")));
+        }
         let words = format!("Should detach volume {name} because there is no matching attachment ticket");
         return Ok((Reason::NoMatchingTicket, words));
     };

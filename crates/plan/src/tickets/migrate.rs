@@ -52,7 +52,7 @@ fn pod_ticket<'a>(look: &Look<'a>, on: impl Fn(&str) -> bool) -> Option<&'a Tick
     let frontend = look.wish.disable_frontend;
     let fits =
         |ticket: &&Ticket| ticket.kind == TicketType::Csi && on(&ticket.node_id) && ticket.fits_frontend(frontend);
-    look.tickets.iter().copied().find(fits)
+    look.tickets.iter().copied().filter(|ticket| look.counts(ticket)).find(fits)
 }
 
 fn start(plan: &mut Plan<Change>, look: &mut Look<'_>) {

@@ -11,8 +11,8 @@
 //!               5 tell       the status of each ticket, and what it waits for
 //! ```
 //!
-//! The steps, texts and priorities are Longhorn's. Two things are not: a ticket may name its owner and goes with it, and a ticket that is not
-//! satisfied says what it waits for.
+//! The steps, texts and priorities are Longhorn's. Three things are not: a ticket may name its owner and goes with it, a ticket that is not
+//! satisfied says what it waits for, and while a volume is being made as a copy nobody's ticket counts but the copy's own.
 
 mod detach;
 mod migrate;
@@ -31,6 +31,7 @@ use tether_model::reason::Reason;
 use tether_model::report::{Rule, Subject};
 
 use crate::Plan;
+use crate::clone::{incomplete, is_own_ticket};
 use crate::object::{Target, is_deleting, subject};
 
 const VOLUME_GONE: Rule = Rule("volume-gone");
@@ -111,7 +112,14 @@ pub fn decide(observed: &Observed<'_>, now: Timestamp) -> Plan<Change> {
         return plan;
     }
     let withdrawn = withdraw::step(&mut plan, observed, volume);
-    let mut look = Look { observed, volume, about: subject(volume), tickets: Vec::new(), wish: Wish::of(volume) };
+    let mut look = Look {
+        observed,
+        volume,
+        about: subject(volume),
+        tickets: Vec::new(),
+        wish: Wish::of(volume),
+        copy: incomplete(volume),
+    };
     look.tickets =
         observed.attachment.spec.attachment_tickets.values().filter(|t| !withdrawn.contains(&t.id)).collect();
     detach::step(&mut plan, &mut look);
@@ -162,6 +170,8 @@ struct Look<'a> {
     /// In the order of their ids.
     tickets: Vec<&'a Ticket>,
     wish: Wish,
+    /// Why it is shown to nobody: it is being made as a copy.
+    copy: Option<(Reason, String)>,
 }
 
 impl<'a> Look<'a> {
@@ -169,9 +179,20 @@ impl<'a> Look<'a> {
         &self.about.name
     }
 
-    /// Whether a ticket has a say in where the volume is. A pod that uses a shared volume gets it through the share.
+    /// Whether a ticket has a say in where the volume is.
     fn counts(&self, ticket: &Ticket) -> bool {
-        !(self.volume.is_regular_rwx() && ticket.kind == TicketType::Csi)
+        !self.is_through_share(ticket) && self.waits_for_copy(ticket).is_none()
+    }
+
+    /// A pod that uses a shared volume gets it through the share.
+    fn is_through_share(&self, ticket: &Ticket) -> bool {
+        self.volume.is_regular_rwx() && ticket.kind == TicketType::Csi
+    }
+
+    /// Why a ticket has to wait until the volume is the copy that it is to be. That includes tickets that need no frontend:
+    /// they would hold the volume where the copy cannot be made, or work on what is half copied.
+    fn waits_for_copy(&self, ticket: &Ticket) -> Option<&(Reason, String)> {
+        self.copy.as_ref().filter(|_| !is_own_ticket(self.volume, ticket))
     }
 
     /// Whether a ticket wants the volume on `node`, as it is shown there.

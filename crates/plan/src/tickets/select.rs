@@ -27,6 +27,10 @@ pub(super) fn step(plan: &mut Plan<Change>, look: &mut Look<'_>) {
     }
     match choose(look) {
         Choice::Nobody => {
+            if let Some((reason, words)) = look.copy.as_ref().filter(|_| !look.tickets.is_empty()) {
+                let words = format!("No ticket is followed yet: {words}");
+                return plan.blocked(ATTACH, look.about.clone(), *reason, words);
+            }
             let words = format!("No ticket wants volume {}.", look.name());
             plan.rests(ATTACH, look.about.clone(), Reason::NoTicket, words);
         }

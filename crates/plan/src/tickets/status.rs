@@ -109,7 +109,10 @@ fn status(
 /// Longhorn's table: the first case that matches counts.
 fn judge(look: &Look<'_>, ticket: &Ticket) -> Verdict {
     let (name, status) = (look.name(), &look.volume.status);
-    if !look.counts(ticket) {
+    if let Some((reason, words)) = look.waits_for_copy(ticket) {
+        return Verdict::waiting(reason.code(), words.clone(), *reason, words.clone());
+    }
+    if look.is_through_share(ticket) {
         if status.share_state == ShareState::Running && !status.share_endpoint.is_empty() {
             return Verdict::satisfied("The attachment ticket is satisfied");
         }

@@ -3,6 +3,7 @@
 // Test code fails by panicking; the helpers outside of #[test] functions do too.
 #![allow(clippy::unwrap_used)]
 
+mod copies;
 mod goldens;
 mod migration;
 mod properties;

@@ -15,7 +15,7 @@ fn tickets() -> impl Strategy<Value = Vec<(&'static str, &'static str, Option<&'
 }
 
 /// A volume in any state, with any tickets.
-fn any_world() -> impl Strategy<Value = World> {
+pub(crate) fn any_world() -> impl Strategy<Value = World> {
     let node = || prop::sample::select(vec!["", "node1", "node2"]);
     let place = (node(), node(), node(), node());
     let state = prop::sample::select(State::ALL);

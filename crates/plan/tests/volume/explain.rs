@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tether_crd::attachment::{DISABLE_FRONTEND, Ticket, TicketType};
-use tether_crd::volume::{Robustness, State};
+use tether_crd::volume::{CloneState, Robustness, State};
 use tether_plan::explain::{Explanation, explain};
 use tether_plan::placement::Promised;
 use tether_plan::{tickets, volume};
@@ -293,4 +293,26 @@ fn migrating() {
     world.agents();
     let text = explained(&world).to_string();
     assert!(text.contains("✓ 3 of 3 replicas hold every write."), "{text}");
+}
+
+#[test]
+fn a_copy_that_is_not_complete() {
+    let mut world = new_volume(3, &["a", "b", "c"]);
+    world.settle("");
+    world.volume.as_mut().unwrap().spec.data_source = "snap://v0/s1".into();
+    world.volume.as_mut().unwrap().status.clone_status.state = CloneState::Initiated;
+    wanted(&mut world, "longhorn-ui", TicketType::Api, "a", "false");
+    contains(
+        &world,
+        &[
+            "✗ Ticket longhorn-ui waits: volume v1 is made as a copy of snapshot s1 of volume v0, whose data is being copied; \
+             it is shown when it is complete.",
+            "What will change it: The copy is completed; the volume is then attached by itself.",
+            "Safe to run:         tether explain volume v0",
+        ],
+        &[],
+    );
+    let status = &mut world.volume.as_mut().unwrap().status.clone_status;
+    (status.state, status.attempt_count) = (CloneState::Failed, 10);
+    contains(&world, &["failed 10 times and is not tried again", "The volume is deleted and made again"], &[]);
 }

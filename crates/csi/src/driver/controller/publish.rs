@@ -7,9 +7,9 @@ use kube::ResourceExt;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::{Value, json};
 use tether_crd::attachment::{DISABLE_FRONTEND, LAST_ATTACHED_BY, SATISFIED, Ticket, TicketType};
-use tether_crd::volume::{CloneState, Frontend, State};
+use tether_crd::volume::{Frontend, State};
 use tether_crd::{NAMESPACE, Volume, VolumeAttachment, condition, names};
-use tether_plan::clone::is_pending;
+use tether_plan::clone::{incomplete, is_pending};
 use tether_plan::volume::{Leaving, leaving};
 use tonic::Status;
 
@@ -73,9 +73,10 @@ async fn copied(driver: &Inner, id: &str) -> Result<(), Status> {
     if done.await.is_some() {
         return Ok(());
     }
-    let failed = driver.view.volume(id).is_some_and(|v| v.status.clone_status.state == CloneState::Failed);
-    let how = if failed { "could not be copied from its source yet" } else { "is being copied from its source" };
-    Err(Status::aborted(format!("volume {id} {how}")))
+    match driver.view.volume(id).as_deref().and_then(incomplete) {
+        Some((_, words)) => Err(Status::aborted(words)),
+        None => Ok(()),
+    }
 }
 
 /// The node that another CSI ticket is for.

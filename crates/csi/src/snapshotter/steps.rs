@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tether_controllers::worker::log;
 use tether_crd::volume_snapshot::{VolumeSnapshot, VolumeSnapshotContent};
 use tether_model::reason::Reason;
+use tether_plan::attacher::{add_finalizer, remove_finalizer};
 use tether_plan::event::Event;
 use tether_plan::object::Target;
 use tether_plan::provisioner::{Asked, asked};
@@ -20,6 +21,7 @@ use tonic::{Code, Status};
 use super::{NAME, Snapshotter};
 use crate::call::{SecretError, read_secret, words};
 use crate::lanes::Failed;
+use crate::precise::{is_gone, precisely};
 use crate::proto::{CreateSnapshotRequest, DeleteSnapshotRequest, ListSnapshotsRequest, Snapshot};
 
 const CREATE: &str = "/csi.v1.Controller/CreateSnapshot";
@@ -72,7 +74,7 @@ impl Snapshotter {
         let plan = snapshot::decide(&self.driver, &observed, self.settings.clock.now());
         log(NAME, &plan);
         for change in plan.changes {
-            if let Err(error) = self.change_snapshot(namespace, change).await {
+            if let Err(error) = self.change_snapshot(&held, change).await {
                 tracing::warn!(snapshot = name, namespace, %error, "trying again later");
                 return Err(Failed);
             }
@@ -81,17 +83,18 @@ impl Snapshotter {
         Ok(())
     }
 
-    async fn change_snapshot(&self, namespace: &str, change: SnapshotChange) -> Result<(), StepError> {
+    async fn change_snapshot(&self, held: &VolumeSnapshot, change: SnapshotChange) -> Result<(), StepError> {
+        let namespace = held.metadata.namespace.as_deref().unwrap_or_default();
         let snapshots: Api<VolumeSnapshot> = Api::namespaced(self.client.clone(), namespace);
         let saved = |error| StepError::Save("VolumeSnapshot", Box::new(error));
         match change {
-            SnapshotChange::SetFinalizers { snapshot, finalizers } => {
-                let body = json!({ "metadata": { "uid": snapshot.uid, "finalizers": finalizers } });
-                match snapshots.patch(&snapshot.name, &PatchParams::default(), &Patch::Merge(body)).await {
-                    Ok(written) => self.snapshots.wrote(written),
-                    Err(kube::Error::Api(status)) if status.code == 404 => {}
-                    Err(error) => return Err(saved(error)),
-                }
+            SnapshotChange::Protect { .. } => {
+                let written = precisely(&snapshots, held, |meta, _| snapshot::protected(meta)).await;
+                self.wrote_snapshot(written).map_err(saved)?;
+            }
+            SnapshotChange::LetGo { .. } => {
+                let written = precisely(&snapshots, held, |meta, _| snapshot::let_go(meta)).await;
+                self.wrote_snapshot(written).map_err(saved)?;
             }
             SnapshotChange::SetStatus { snapshot, status } => {
                 let mut body = json!({ "metadata": { "uid": snapshot.uid }, "status": *status });
@@ -135,6 +138,17 @@ impl Snapshotter {
         Api::all(self.client.clone())
     }
 
+    /// A snapshot that is gone needs nothing.
+    fn wrote_snapshot(&self, written: Result<Option<VolumeSnapshot>, kube::Error>) -> Result<(), kube::Error> {
+        match written {
+            Ok(Some(written)) => self.snapshots.wrote(written),
+            Ok(None) => {}
+            Err(error) if is_gone(&error) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
     async fn patch(&self, content: &Target, mut body: Value) -> Result<Arc<VolumeSnapshotContent>, StepError> {
         body["metadata"]["uid"] = json!(content.uid);
         let written = self.contents().patch(&content.name, &PatchParams::default(), &Patch::Merge(body)).await;
@@ -173,10 +187,14 @@ impl Snapshotter {
 
     async fn change_content(&self, held: &VolumeSnapshotContent, change: ContentChange) -> Result<(), StepError> {
         match change {
-            ContentChange::AddFinalizer { content } => {
-                let mut all = held.finalizers().to_vec();
-                all.push(CONTENT_FINALIZER.to_owned());
-                self.patch(&content, json!({ "metadata": { "finalizers": all } })).await?;
+            ContentChange::AddFinalizer { .. } => {
+                let api = self.contents();
+                let written = precisely(&api, held, |meta, _| add_finalizer(meta, CONTENT_FINALIZER)).await;
+                if let Some(written) =
+                    written.map_err(|error| StepError::Save("VolumeSnapshotContent", Box::new(error)))?
+                {
+                    self.contents.wrote(written);
+                }
             }
             ContentChange::Create { content, name, volume, parameters, secret } => {
                 let request = CreateSnapshotRequest {
@@ -206,7 +224,7 @@ impl Snapshotter {
                     return Err(StepError::NotReady);
                 }
             }
-            ContentChange::Delete { content, handle, secret } => {
+            ContentChange::Delete { handle, secret, .. } => {
                 let secrets = read_secret(&self.client, secret.as_ref()).await?;
                 let request = DeleteSnapshotRequest { snapshot_id: handle, secrets };
                 let answer = self.controller.call(DELETE, request, |mut controller, request| async move {
@@ -217,20 +235,17 @@ impl Snapshotter {
                     Err(status) if status.code() == Code::NotFound => {}
                     Err(status) => return Err(status.into()),
                 }
-                self.let_go(held, &content).await?;
+                self.let_go(held).await?;
             }
-            ContentChange::RemoveFinalizer { content } => self.let_go(held, &content).await?,
+            ContentChange::RemoveFinalizer { .. } => self.let_go(held).await?,
         }
         Ok(())
     }
 
-    async fn let_go(&self, held: &VolumeSnapshotContent, content: &Target) -> Result<(), StepError> {
-        let kept: Vec<_> = held.finalizers().iter().filter(|finalizer| *finalizer != CONTENT_FINALIZER).collect();
-        let body = json!({ "metadata": { "uid": content.uid, "finalizers": kept } });
-        match self.contents().patch(&content.name, &PatchParams::default(), &Patch::Merge(body)).await {
-            Ok(_) => Ok(()),
-            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-            Err(error) => Err(StepError::Save("VolumeSnapshotContent", Box::new(error))),
+    async fn let_go(&self, held: &VolumeSnapshotContent) -> Result<(), StepError> {
+        match precisely(&self.contents(), held, |meta, _| remove_finalizer(meta, CONTENT_FINALIZER)).await {
+            Err(error) if !is_gone(&error) => Err(StepError::Save("VolumeSnapshotContent", Box::new(error))),
+            _ => Ok(()),
         }
     }
 

@@ -32,7 +32,7 @@ pub use self::capability::{AccessMode, Capability, Content};
 pub use self::errors::{Certainty, LONGEST_MESSAGE_BYTES, certainty, shortened};
 pub use self::names::{NODE_ID, finalizer, lease_name, sanitise};
 pub use self::patches::{
-    Detached, add_finalizer, attach_failed, attached, detach_failed, detached, mark, remove_finalizer,
+    Detached, add_finalizer, attach_failed, attached, detach_failed, detached, mark, remove_finalizer, set_finalizers,
     trivially_attached,
 };
 use self::source::{Lookup, Volume};

@@ -56,6 +56,20 @@ pub fn remove_finalizer(meta: &ObjectMeta, finalizer: &str) -> Option<Value> {
     Some(Value::Array(same_object(meta).into_iter().chain(steps).collect()))
 }
 
+/// Replaces the list of finalizers, if it still is the one that `wanted` was made from; `None` if that is it already.
+pub fn set_finalizers(meta: &ObjectMeta, wanted: &[String]) -> Option<Value> {
+    const PATH: &str = "/metadata/finalizers";
+    let held = meta.finalizers.as_deref();
+    if held.unwrap_or_default() == wanted {
+        return None;
+    }
+    let steps = [
+        json!({ "op": "test", "path": PATH, "value": held }),
+        json!({ "op": if held.is_some() { "replace" } else { "add" }, "path": PATH, "value": wanted }),
+    ];
+    Some(Value::Array(same_object(meta).into_iter().chain(steps).collect()))
+}
+
 /// Writes down that a call will be made: finalizer and node id. `None` if both are there.
 pub fn mark(attachment: &VolumeAttachment, finalizer: &str, node_id: &str) -> Option<Value> {
     let meta = &attachment.metadata;

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::Value;
 use tether_crd::volume_snapshot::{
     API_VERSION, SnapshotError, SnapshotReference, VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent,
     VolumeSnapshotContentSource, VolumeSnapshotContentSpec, VolumeSnapshotStatus,
@@ -15,11 +16,13 @@ use super::{
     SOURCE_FINALIZER, secrets,
 };
 use crate::Plan;
+use crate::attacher::set_finalizers;
 use crate::binding::{claim_phase, claim_ref};
 use crate::event::Event;
-use crate::object::{Target, annotation, has_finalizer, is_deleting, name, namespace, subject, uid};
+use crate::object::{Target, annotation, is_deleting, name, namespace, subject, uid};
 
 const SNAPSHOT: Rule = Rule("volume-snapshot");
+const FINALIZERS: [&str; 2] = [SOURCE_FINALIZER, BOUND_FINALIZER];
 
 /// What the decision looks at.
 #[derive(Clone, Debug)]
@@ -38,10 +41,13 @@ pub struct Observed<'a> {
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    /// The snapshot's finalizers, all of them.
-    SetFinalizers {
+    /// Adds the finalizers: [`protected`].
+    Protect {
         snapshot: Target,
-        finalizers: Vec<String>,
+    },
+    /// Removes the finalizers: [`let_go`].
+    LetGo {
+        snapshot: Target,
     },
     CreateContent(Box<VolumeSnapshotContent>),
     /// The content gets the snapshot's uid.
@@ -111,15 +117,26 @@ fn handle(driver: &str, observed: &Observed<'_>) -> Option<String> {
     Some(csi.volume_handle.clone())
 }
 
-fn protect(plan: &mut Plan<Change>, snapshot: &VolumeSnapshot) {
-    let mut all = snapshot.metadata.finalizers.clone().unwrap_or_default();
-    for finalizer in [SOURCE_FINALIZER, BOUND_FINALIZER] {
-        if !has_finalizer(snapshot, finalizer) {
+/// The patch by which a snapshot is kept until its content is gone; `None` if it is.
+pub fn protected(meta: &ObjectMeta) -> Option<Value> {
+    let mut all = meta.finalizers.clone().unwrap_or_default();
+    for finalizer in FINALIZERS {
+        if !all.iter().any(|held| held == finalizer) {
             all.push(finalizer.to_owned());
         }
     }
-    if Some(&all) != snapshot.metadata.finalizers.as_ref() {
-        let change = Change::SetFinalizers { snapshot: Target::of(snapshot), finalizers: all };
+    set_finalizers(meta, &all)
+}
+
+/// The patch by which a snapshot is kept no longer; `None` if it is not.
+pub fn let_go(meta: &ObjectMeta) -> Option<Value> {
+    let others = meta.finalizers.iter().flatten().filter(|held| !FINALIZERS.contains(&held.as_str()));
+    set_finalizers(meta, &others.cloned().collect::<Vec<_>>())
+}
+
+fn protect(plan: &mut Plan<Change>, snapshot: &VolumeSnapshot) {
+    if protected(&snapshot.metadata).is_some() {
+        let change = Change::Protect { snapshot: Target::of(snapshot) };
         plan.acts(SNAPSHOT, subject(snapshot), Reason::ContentDiffers, "It is kept until its content is gone.", change);
     }
 }
@@ -270,11 +287,8 @@ fn remove(plan: &mut Plan<Change>, observed: &Observed<'_>) {
             return;
         }
     }
-    let others = snapshot.metadata.finalizers.iter().flatten();
-    let kept: Vec<String> =
-        others.filter(|held| ![SOURCE_FINALIZER, BOUND_FINALIZER].contains(&held.as_str())).cloned().collect();
-    if kept.len() < snapshot.metadata.finalizers.as_ref().map_or(0, Vec::len) {
-        let change = Change::SetFinalizers { snapshot: Target::of(snapshot), finalizers: kept };
+    if let_go(&snapshot.metadata).is_some() {
+        let change = Change::LetGo { snapshot: Target::of(snapshot) };
         plan.acts(SNAPSHOT, about(), Reason::BeingDeleted, "Nothing of it is left.", change);
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tether_crd::volume_snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent};
 
 use super::content::{self, Change as ContentChange};
-use super::snapshot::{self, Change, Observed, content_name};
+use super::snapshot::{self, Change, Observed, content_name, let_go, protected};
 use super::{
     BEING_CREATED, BEING_DELETED, BOUND_FINALIZER, CONTENT_FINALIZER, DEFAULT_CLASS, DELETION_SECRET_NAME,
     DELETION_SECRET_NAMESPACE, SOURCE_FINALIZER,
@@ -136,10 +136,7 @@ fn of_content(content: &VolumeSnapshotContent, snapshot: Option<&VolumeSnapshot>
 #[test]
 fn a_snapshot_of_a_claim_is_protected_and_gets_its_content() {
     let plan = World::new(wish(json!({"metadata": {"finalizers": ["other"]}}))).plan();
-    let [Change::SetFinalizers { finalizers, .. }, Change::CreateContent(made)] = plan.changes.as_slice() else {
-        panic!("{plan}")
-    };
-    assert_eq!(finalizers, &["other", SOURCE_FINALIZER, BOUND_FINALIZER]);
+    let [Change::Protect { .. }, Change::CreateContent(made)] = plan.changes.as_slice() else { panic!("{plan}") };
     assert_eq!(made.metadata.name.as_deref(), Some("snapcontent-u"));
     assert_eq!(made.metadata.finalizers.as_deref(), Some(&[CONTENT_FINALIZER.to_owned()][..]));
     let spec = &made.spec;
@@ -238,19 +235,17 @@ fn a_deleted_snapshot_goes_after_its_content_or_leaves_it_behind() {
     let changes = released("Delete", merged(marked(), deleted()));
     assert_eq!(changes, [], "the driver has yet to delete it");
     let changes = released("Retain", json!({}));
-    let [Change::ReleaseContent { mark: true, delete: false, .. }, Change::SetFinalizers { finalizers, .. }] =
-        changes.as_slice()
-    else {
-        panic!("{changes:?}")
-    };
-    assert!(finalizers.is_empty());
+    assert!(
+        matches!(changes[..], [Change::ReleaseContent { mark: true, delete: false, .. }, Change::LetGo { .. }]),
+        "{changes:?}"
+    );
     let changes = World::new(wish(deleted())).plan().changes;
-    assert!(matches!(changes[..], [Change::SetFinalizers { .. }]), "its content is gone: {changes:?}");
+    assert!(matches!(changes[..], [Change::LetGo { .. }]), "its content is gone: {changes:?}");
     // Of a content that somebody had made, or of a claim that is gone: no driver is named any more.
     let mut bare = World::new(wish(merged(deleted(), json!({"spec": {"volumeSnapshotClassName": null}}))));
     (bare.claim, bare.volume) = (None, None);
     let changes = bare.plan().changes;
-    assert!(matches!(changes[..], [Change::SetFinalizers { .. }]), "nothing else is left: {changes:?}");
+    assert!(matches!(changes[..], [Change::LetGo { .. }]), "nothing else is left: {changes:?}");
     let mut source = World::with(wish(deleted()), held(ready()));
     source.is_source = true;
     assert_eq!(source.plan().changes, [], "a volume is being made from it");
@@ -334,4 +329,23 @@ fn calls_carry_the_secrets_that_the_class_named_when_the_content_was_made() {
     let empty = json!({"metadata": {"annotations": {DELETION_SECRET_NAME: "", DELETION_SECRET_NAMESPACE: "ns"}}});
     assert_eq!(of_content(&held(empty.clone()), None), [], "nobody knows which secret");
     assert_eq!(of_content(&held(merged(merged(ready(), deleted()), empty)), None), []);
+}
+
+/// The patches test the list that they replace: what others add or remove meanwhile is not lost.
+#[test]
+fn finalizers_of_others_are_kept() {
+    let test = |held: Value| json!({"op": "test", "path": "/metadata/finalizers", "value": held});
+    let write = |op: &str, all: Value| json!({"op": op, "path": "/metadata/finalizers", "value": all});
+    let steps = |patch: Option<Value>| patch.map(|patch| patch.as_array().unwrap()[1..].to_vec());
+    let meta = |finalizers: Value| wish(json!({"metadata": {"finalizers": finalizers}})).metadata;
+    let ours = || json!([SOURCE_FINALIZER, BOUND_FINALIZER]);
+    assert_eq!(steps(protected(&meta(Value::Null))), Some(vec![test(Value::Null), write("add", ours())]));
+    let with_other = json!(["other", BOUND_FINALIZER, SOURCE_FINALIZER]);
+    let patch = steps(protected(&meta(json!(["other", BOUND_FINALIZER]))));
+    assert_eq!(patch, Some(vec![test(json!(["other", BOUND_FINALIZER])), write("replace", with_other.clone())]));
+    assert_eq!(protected(&meta(with_other.clone())), None);
+    let patch = steps(let_go(&meta(with_other.clone())));
+    assert_eq!(patch, Some(vec![test(with_other), write("replace", json!(["other"]))]));
+    assert_eq!(let_go(&meta(json!(["other"]))), None);
+    assert_eq!(let_go(&meta(Value::Null)), None);
 }

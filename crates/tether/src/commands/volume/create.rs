@@ -75,6 +75,12 @@ pub(super) async fn run(args: &Args) -> Result<Exit> {
         (picture.volume.status.state == State::Detached && scheduled).then_some(picture.replicas.len())
     });
     let placed = placed.await?;
-    output::say(&format!("volume {} of {size} is ready to be attached, with {placed} replicas\n", args.name));
+    let wanted = usize::try_from(made.spec.number_of_replicas).unwrap_or_default();
+    let replicas = match (placed, wanted) {
+        (1, 1) => "1 replica".to_owned(),
+        _ if placed < wanted => format!("{placed} of {wanted} replicas so far"),
+        _ => format!("{placed} replicas"),
+    };
+    output::say(&format!("volume {} of {size} is ready to be attached, with {replicas}\n", args.name));
     Ok(Exit::Success)
 }

@@ -2,11 +2,9 @@
 
 mod bench;
 mod bundle;
-mod client;
 mod cluster;
 mod commands;
 mod logging;
-mod output;
 mod picture;
 mod scenario;
 mod supervisor;
@@ -14,6 +12,7 @@ mod supervisor;
 use std::process::ExitCode;
 
 use clap::Parser;
+use tether_role::{client, output};
 
 use crate::output::Exit;
 

@@ -44,6 +44,9 @@ pub(crate) struct Args {
     /// A process of the API server, whose processor time is told as well; may be given several times
     #[arg(long, value_name = "PID")]
     server: Vec<u32>,
+    /// Program that is measured as Tether's, such as tether-attacher [default: this one's `tether attacher`]
+    #[arg(long, value_name = "PROGRAM", conflicts_with = "only_other")]
+    attacher: Option<PathBuf>,
     /// Leave Tether's attacher out
     #[arg(long, requires = "beside")]
     only_other: bool,
@@ -81,7 +84,12 @@ pub(super) async fn run(args: &Args) -> Result<Exit> {
     let target = Target::open(&args.kubeconfig).await?;
     let ours = || {
         let workers = args.workers.to_string();
-        ["/proc/self/exe", "attacher", "--worker-threads", &workers].map(OsString::from).to_vec()
+        let mut command = match &args.attacher {
+            Some(program) => vec![program.clone().into_os_string()],
+            None => ["/proc/self/exe", "attacher"].map(OsString::from).to_vec(),
+        };
+        command.extend(["--worker-threads", &workers].map(OsString::from));
+        command
     };
     let mut all = Vec::new();
     for round in 1..=args.rounds {

@@ -1,7 +1,6 @@
 //! The command line: one module per command.
 
 mod apiserver;
-mod attacher;
 mod attacher_bench;
 mod bench;
 mod controller;
@@ -17,7 +16,6 @@ mod manifests;
 mod node;
 mod pod_bench;
 mod replica;
-pub(crate) mod role;
 mod scenario;
 mod snapshot;
 mod status;
@@ -31,6 +29,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
+pub(crate) use tether_role::process as role;
 
 use crate::cluster;
 use crate::output::Exit;
@@ -73,7 +72,7 @@ enum Command {
     Bench(bench::Args),
     Apiserver(apiserver::Args),
     Controller(controller::Args),
-    Attacher(Box<attacher::Args>),
+    Attacher(Box<tether_attacher::Args>),
     Csi(csi::Args),
     Node(node::Args),
     Replica(Box<replica::Args>),
@@ -100,7 +99,7 @@ impl Cli {
             Command::Bench(args) => bench::run(&args),
             Command::Apiserver(args) => apiserver::run(args),
             Command::Controller(args) => controller::run(&args),
-            Command::Attacher(args) => attacher::run(&args),
+            Command::Attacher(args) => tether_attacher::run(&args),
             Command::Csi(args) => csi::run(&args),
             Command::Node(args) => node::run(args),
             Command::Replica(args) => replica::run(*args),

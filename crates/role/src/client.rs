@@ -12,28 +12,24 @@ use kube::{Client, Config};
 
 /// A client for one of our roles. The role is the first word of its User-Agent, which is what audit logs and
 /// `metadata.managedFields` call whoever wrote something.
-pub(crate) async fn from_file(path: &Path, role: &'static str) -> Result<Client> {
+pub async fn from_file(path: &Path, role: &'static str) -> Result<Client> {
     named(config(path).await?, role).with_context(|| format!("--kubeconfig {}", path.display()))
 }
 
 /// Where the API server of a kubeconfig is, and whom it has to be.
-pub(crate) async fn config(path: &Path) -> Result<Config> {
+pub async fn config(path: &Path) -> Result<Config> {
     let failed = || format!("--kubeconfig {}", path.display());
     let file = Kubeconfig::read_from(path).with_context(failed)?;
     Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.with_context(failed)
 }
 
 /// The same from the file that was given, or else with what a pod is given.
-pub(crate) async fn from_flag(path: Option<&Path>, role: &'static str) -> Result<Client> {
+pub async fn from_flag(path: Option<&Path>, role: &'static str) -> Result<Client> {
     Ok(Client::try_from(flagged(path, role).await?)?)
 }
 
-/// The same with one connection for all requests, for a role that has many under way.
-pub(crate) async fn shared_from_flag(path: Option<&Path>, role: &'static str) -> Result<Client> {
-    Ok(tether_csi::api::client(flagged(path, role).await?)?)
-}
-
-async fn flagged(path: Option<&Path>, role: &'static str) -> Result<Config> {
+/// How that API server is reached, for a role that makes a client of its own.
+pub async fn flagged(path: Option<&Path>, role: &'static str) -> Result<Config> {
     let config = match path {
         Some(path) => config(path).await?,
         None => Config::incluster().context("--kubeconfig is not given, and this is not a pod")?,
@@ -52,7 +48,7 @@ fn with_name(mut config: Config, role: &'static str) -> Config {
 }
 
 /// The certificate authority, in PEM, that the first cluster of a kubeconfig carries in itself.
-pub(crate) fn root_ca(path: &Path) -> Result<Option<String>> {
+pub fn root_ca(path: &Path) -> Result<Option<String>> {
     let failed = || format!("--kubeconfig {}", path.display());
     let file = Kubeconfig::read_from(path).with_context(failed)?;
     let cluster = file.clusters.into_iter().next().and_then(|named| named.cluster);

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 /// Exit codes, as `tether --help` documents them. Clap uses 2 for a wrong command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Exit {
+pub enum Exit {
     Success = 0,
     Failure = 1,
     /// The cluster does not run.
@@ -19,7 +19,7 @@ pub(crate) enum Exit {
 
 /// How data is printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Format {
+pub enum Format {
     #[default]
     Table,
     /// A table with more columns, where there are more.
@@ -29,7 +29,7 @@ pub(crate) enum Format {
 }
 
 /// Prints `value` in `format`; as a table it is what `table` makes of it.
-pub(crate) fn print<T: Serialize>(format: Format, value: &T, table: impl FnOnce(&T) -> String) -> Result<()> {
+pub fn print<T: Serialize>(format: Format, value: &T, table: impl FnOnce(&T) -> String) -> Result<()> {
     let text = match format {
         Format::Table | Format::Wide => table(value),
         Format::Json => serde_json::to_string_pretty(value)? + "\n",
@@ -40,18 +40,18 @@ pub(crate) fn print<T: Serialize>(format: Format, value: &T, table: impl FnOnce(
 }
 
 /// Writes to standard output. A reader that went away (`tether status | head`) is no error.
-pub(crate) fn say(text: &str) {
+pub fn say(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
 /// Writes a line to standard error, wherever that leads.
-pub(crate) fn complain(text: &str) {
+pub fn complain(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
 /// The end of every command: its exit code, its error on standard error.
-pub(crate) fn exit(result: Result<Exit>) -> ExitCode {
+pub fn exit(result: Result<Exit>) -> ExitCode {
     match result {
         Ok(exit) => ExitCode::from(exit as u8),
         Err(error) => {
@@ -76,7 +76,7 @@ fn words(error: &anyhow::Error) -> String {
 }
 
 /// Columns as wide as their widest cell, two spaces apart, in the manner of kubectl.
-pub(crate) fn columns(rows: &[Vec<String>]) -> String {
+pub fn columns(rows: &[Vec<String>]) -> String {
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
     let widths: Vec<_> = (0..count).map(|column| width(column).unwrap_or(0)).collect();

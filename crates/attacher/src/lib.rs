@@ -1,4 +1,5 @@
-//! `tether attacher`: the external-attacher, for any CSI driver.
+//! `tether attacher`: the external-attacher, for any CSI driver. Its command line, for `tether` and for the small program of
+//! its own.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,25 +9,30 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use jiff::SignedDuration;
 use tether_controllers::leader;
+use tether_csi::api;
 use tether_csi::attacher::{self, Lead, Settings};
 use tether_csi::connect::{Address, connect};
 use tether_csi::http::{self, Endpoint};
 use tether_csi::lanes::Backoff;
 use tether_csi::metrics::Metrics;
 
-use super::role::{self, Threads};
-use crate::client;
-use crate::logging::LogArgs;
-use crate::output::Exit;
+use tether_role::client;
+use tether_role::logging::LogArgs;
+use tether_role::output::Exit;
+use tether_role::process::{self as role, Threads};
+
+/// What help ends with, for whoever starts this as `program`.
+pub fn help(program: &str) -> String {
+    format!(
+        "Flags have the names and defaults of kubernetes-csi/external-attacher, so that its container can be replaced. Requests to the \
+         API server are not limited.\n\nExample:\n  {program} --csi-address unix:///run/csi/socket --kubeconfig ./kubeconfig"
+    )
+}
 
 /// Attaches volumes for a CSI driver, in place of Kubernetes' external-attacher
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Flags have the names and defaults of kubernetes-csi/external-attacher, so that its container can be \
-                  replaced. Requests to the API server are not limited unless asked for.\n\n\
-                  Example:\n  tether attacher --csi-address unix:///run/csi/socket --kubeconfig ./kubeconfig"
-)]
-pub(crate) struct Args {
+#[command(after_help = help("tether attacher"))]
+pub struct Args {
     /// Socket of the CSI driver: a path, or unix:///path
     #[arg(long, default_value = "/run/csi/socket")]
     csi_address: Address,
@@ -127,7 +133,7 @@ impl Ignored {
     }
 }
 
-pub(crate) fn run(args: &Args) -> Result<Exit> {
+pub fn run(args: &Args) -> Result<Exit> {
     role::begin("attacher", args.logs)?;
     args.ignored.say();
     if !args.http_endpoint.is_empty() && !args.metrics_address.is_empty() {
@@ -135,7 +141,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     }
     role::runtime(Threads::One)?.block_on(async {
         let stop = role::until_signal()?;
-        let client = client::shared_from_flag(args.kubeconfig.as_deref(), "tether-attacher").await?;
+        let client = api::client(client::flagged(args.kubeconfig.as_deref(), "tether-attacher").await?)?;
         let metrics = Metrics::default();
         if let Some(endpoint) = args.endpoint()? {
             let serving = http::serve(endpoint.clone(), metrics.clone());

@@ -10,20 +10,20 @@ use crate::logging::{self, LogArgs};
 use crate::output;
 
 /// The pid of the `tether up` that started this process.
-pub(crate) const SUPERVISOR_ENV: &str = "TETHER_SUPERVISOR_PID";
+pub const SUPERVISOR_ENV: &str = "TETHER_SUPERVISOR_PID";
 /// How often this process was started again, and how it ended the last time.
-pub(crate) const RESTARTS_ENV: &str = "TETHER_RESTARTS";
-pub(crate) const LAST_EXIT_ENV: &str = "TETHER_LAST_EXIT";
+pub const RESTARTS_ENV: &str = "TETHER_RESTARTS";
+pub const LAST_EXIT_ENV: &str = "TETHER_LAST_EXIT";
 
 /// Threads for requests, or one thread for a role that mostly waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Threads {
+pub enum Threads {
     One,
     Many,
 }
 
 /// Prepares this process for its role; to be called before anything that starts a thread.
-pub(crate) fn begin(name: &str, logs: LogArgs) -> Result<()> {
+pub fn begin(name: &str, logs: LogArgs) -> Result<()> {
     follow_supervisor()?;
     // Children are started from /proc/self/exe, after which they would be named `exe`.
     if let Ok(name) = std::ffi::CString::new(format!("tether-{name}")) {
@@ -45,7 +45,7 @@ fn follow_supervisor() -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn runtime(threads: Threads) -> Result<Runtime> {
+pub fn runtime(threads: Threads) -> Result<Runtime> {
     let mut builder = match threads {
         Threads::One => Builder::new_current_thread(),
         Threads::Many => Builder::new_multi_thread(),
@@ -54,7 +54,7 @@ pub(crate) fn runtime(threads: Threads) -> Result<Runtime> {
 }
 
 /// Cancelled by SIGTERM or SIGINT. Must be called inside a runtime.
-pub(crate) fn until_signal() -> Result<CancellationToken> {
+pub fn until_signal() -> Result<CancellationToken> {
     let token = CancellationToken::new();
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let cancel = token.clone();
@@ -69,7 +69,7 @@ pub(crate) fn until_signal() -> Result<CancellationToken> {
 }
 
 /// Tells whoever started this process that it does its work now.
-pub(crate) fn ready() {
+pub fn ready() {
     tracing::info!("ready");
     output::say("ready\n");
 }

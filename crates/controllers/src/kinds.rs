@@ -126,10 +126,9 @@ impl Kinds {
         self.cached.write().insert((resource.group.clone(), resource.plural.clone()));
         cache.subscribe_lists({
             let (kinds, resource) = (Arc::downgrade(self), resource.clone());
-            move |all| {
-                let uids = all.iter().filter_map(|object| object.meta().uid.as_deref()).map(Into::into).collect();
+            move |uids| {
                 if let Some(kinds) = kinds.upgrade() {
-                    kinds.tell(&Sighting::Relisted { resource: &resource, uids: &uids });
+                    kinds.tell(&Sighting::Relisted { resource: &resource, uids });
                 }
             }
         });

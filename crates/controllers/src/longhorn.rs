@@ -8,7 +8,11 @@ use kube::api::Api;
 use kube::runtime::watcher;
 use parking_lot::Mutex;
 use tether_crd::settings::Settings;
-use tether_crd::{Engine, InstanceManager, NAMESPACE, Node, Replica, Setting, Snapshot, Volume, VolumeAttachment};
+use tether_crd::volume::{Robustness, conditions};
+use tether_crd::{
+    Engine, InstanceManager, NAMESPACE, Node, Replica, Setting, Snapshot, Volume, VolumeAttachment, condition,
+};
+use tether_plan::object::is_deleting;
 use tokio::task::JoinSet;
 
 use crate::cache::Cache;
@@ -16,6 +20,7 @@ use crate::kinds::Kinds;
 
 /// One cache for each kind of `longhorn.io`; all objects are in one namespace.
 pub(crate) struct Longhorn {
+    /// Those to which a node matters that changes: [`UNSETTLED`], and [`on_node`] for those that are wanted there.
     pub(crate) volumes: Arc<Cache<Volume>>,
     /// By what their tickets name: [`tickets_of_owner`], [`tickets_on_node`].
     pub(crate) attachments: Arc<Cache<VolumeAttachment>>,
@@ -43,13 +48,13 @@ struct Known {
 impl Longhorn {
     pub(crate) fn new(kinds: &Arc<Kinds>) -> Self {
         let longhorn = Self {
-            volumes: Cache::whole(None),
-            attachments: Cache::whole(Some(ticket_words)),
-            engines: Cache::whole(Some(|engine| vec![engine.spec.volume_name.clone(), on_node(&engine.spec.node_id)])),
-            replicas: Cache::whole(Some(|replica| {
+            volumes: Cache::packed(Some(volume_words)),
+            attachments: Cache::packed(Some(ticket_words)),
+            engines: Cache::packed(Some(|engine| vec![engine.spec.volume_name.clone(), on_node(&engine.spec.node_id)])),
+            replicas: Cache::packed(Some(|replica| {
                 vec![replica.spec.volume_name.clone(), on_node(&replica.spec.node_id)]
             })),
-            snapshots: Cache::whole(Some(|snapshot| vec![snapshot.spec.volume.clone()])),
+            snapshots: Cache::packed(Some(|snapshot| vec![snapshot.spec.volume.clone()])),
             nodes: Cache::whole(None),
             instance_managers: Cache::whole(Some(|manager| vec![on_node(&manager.spec.node_id)])),
             settings: Cache::whole(None),
@@ -108,6 +113,18 @@ impl Longhorn {
         *known = Some((changes, settings.clone()));
         settings
     }
+}
+
+/// The word for volumes that wait for a place or a replica, or go: any node that changes may be what they wait for.
+pub(crate) const UNSETTLED: &str = "unsettled";
+
+fn volume_words(volume: &Volume) -> Vec<String> {
+    let is_unsettled = [Robustness::Degraded, Robustness::Faulted].contains(&volume.status.robustness)
+        || volume.condition(conditions::SCHEDULED) != condition::TRUE
+        || is_deleting(volume);
+    let unsettled = is_unsettled.then(|| UNSETTLED.to_owned());
+    let wanted = Some(&volume.spec.node_id).filter(|node| !node.is_empty());
+    unsettled.into_iter().chain(wanted.map(|node| on_node(node))).collect()
 }
 
 /// Attachments are looked up by the nodes that their tickets name and by the owners of their tickets.

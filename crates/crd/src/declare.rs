@@ -20,6 +20,19 @@ macro_rules! object {
             )*
         }
 
+        impl crate::difference::Difference for $name {
+            fn since(&self, was: &Self) -> serde_json::Map<String, serde_json::Value> {
+                let mut patch = serde_json::Map::new();
+                $(
+                    if self.$field != was.$field {
+                        let name = crate::schema::wire_name(stringify!($field), [$($wire)?].first().copied());
+                        crate::difference::put(&mut patch, name, &was.$field, &self.$field);
+                    }
+                )*
+                patch
+            }
+        }
+
         impl crate::schema::Schema for $name {
             fn schema() -> serde_json::Value {
                 let mut properties = serde_json::Map::new();

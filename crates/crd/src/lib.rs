@@ -15,6 +15,7 @@ pub mod admission;
 pub mod attachment;
 pub mod condition;
 pub mod definitions;
+mod difference;
 pub mod engine;
 pub mod install;
 pub mod instance_manager;
@@ -34,6 +35,7 @@ pub mod volume_snapshot;
 
 pub use attachment::VolumeAttachment;
 pub use condition::Condition;
+pub use difference::Difference;
 pub use engine::Engine;
 pub use instance_manager::InstanceManager;
 pub use node::Node;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A 64-bit number that is a string in JSON: many readers of JSON have no integers of that size.
@@ -29,19 +30,32 @@ impl Serialize for IntString {
 
 impl<'de> Deserialize<'de> for IntString {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Either {
-            Number(i64),
-            Text(String),
+        deserializer.deserialize_any(NumberOrText)
+    }
+}
+
+struct NumberOrText;
+
+impl Visitor<'_> for NumberOrText {
+    type Value = IntString;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a whole number, or one as a string")
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<IntString, E> {
+        Ok(IntString(number))
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<IntString, E> {
+        number.try_into().map(IntString).map_err(|_| E::custom(format!("{number} is too large")))
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<IntString, E> {
+        if text.is_empty() {
+            return Ok(IntString(0));
         }
-        match Either::deserialize(deserializer)? {
-            Either::Number(number) => Ok(Self(number)),
-            Either::Text(text) if text.is_empty() => Ok(Self(0)),
-            Either::Text(text) => {
-                text.parse().map(Self).map_err(|_| serde::de::Error::custom(format!("{text:?} is not a whole number")))
-            }
-        }
+        text.parse().map(IntString).map_err(|_| E::custom(format!("{text:?} is not a whole number")))
     }
 }
 
@@ -108,6 +122,11 @@ mod tests {
             assert_eq!(serde_json::from_str::<IntString>(text).expect(text), IntString(7));
         }
         assert_eq!(serde_json::from_str::<IntString>(r#""""#).expect("nothing"), IntString(0));
+        assert!(serde_json::from_str::<IntString>("9223372036854775808").is_err());
+        assert!(
+            serde_json::from_str::<IntString>("1.5").is_err() && serde_json::from_str::<IntString>("true").is_err()
+        );
+        assert_eq!(serde_json::from_str::<IntString>("-7").expect("a number"), IntString(-7));
         let error = serde_json::from_str::<IntString>(r#""7Gi""#).expect_err("not a number").to_string();
         assert!(error.contains(r#""7Gi" is not a whole number"#), "{error}");
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use tether_plan::garbage::{Change, Owner, decide};
+use tether_plan::garbage::{Change, Owner, Uid, decide};
 
 use self::observe::Owners;
 use crate::context::Context;
@@ -24,7 +24,7 @@ pub(crate) struct Garbage {
 }
 
 impl Garbage {
-    pub(crate) fn new(context: &Arc<Context>) -> (Arc<Self>, Arc<Queue<Box<str>>>) {
+    pub(crate) fn new(context: &Arc<Context>) -> (Arc<Self>, Arc<Queue<Uid>>) {
         let queue = Queue::new(context.clock.clone());
         let owners = Arc::new(Owners::default());
         context.kinds.subscribe({
@@ -37,10 +37,10 @@ impl Garbage {
 }
 
 impl Reconcile for Garbage {
-    type Key = Box<str>;
+    type Key = Uid;
     const NAME: &'static str = "garbage-collector";
 
-    async fn reconcile(&self, uid: &Box<str>) -> Result<Option<Timestamp>, WriteError> {
+    async fn reconcile(&self, uid: &Uid) -> Result<Option<Timestamp>, WriteError> {
         let mut answers: Vec<(String, Owner)> = Vec::new();
         loop {
             let look = self.owners.look(uid, &answers, |observed| (decide(observed), observed.object.clone()));

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use parking_lot::Mutex;
-use tether_plan::garbage::{Graph, Observed, Owner};
+use tether_plan::garbage::{Graph, Observed, Owner, Uid};
 
 use crate::kinds::Sighting;
 
@@ -12,16 +12,16 @@ use crate::kinds::Sighting;
 pub(super) struct Owners {
     graph: Mutex<Graph>,
     /// Objects with an owner that was not seen, though it may exist; they are looked at again when a kind is listed.
-    unseen_owner: Mutex<BTreeSet<Box<str>>>,
+    unseen_owner: Mutex<BTreeSet<Uid>>,
 }
 
 impl Owners {
     /// Takes in a sighting; returns the uids of those that are to be decided about.
-    pub(super) fn saw(&self, sighting: &Sighting<'_>) -> BTreeSet<Box<str>> {
+    pub(super) fn saw(&self, sighting: &Sighting<'_>) -> BTreeSet<Uid> {
         let mut graph = self.graph.lock();
         match sighting {
             Sighting::Applied { resource, meta } => graph.apply(resource, meta),
-            Sighting::Deleted { meta, .. } => graph.remove(meta.uid.as_deref().unwrap_or_default()),
+            Sighting::Deleted { meta, .. } => graph.remove(&meta.uid.as_deref().unwrap_or_default().into()),
             Sighting::Relisted { resource, uids } => {
                 let mut touched = graph.relisted(resource, uids);
                 touched.append(&mut self.unseen_owner.lock());
@@ -33,9 +33,9 @@ impl Owners {
     /// Decides about an object on what is known, and on the API server's answers.
     pub(super) fn look<T>(
         &self,
-        uid: &str,
+        uid: &Uid,
         answers: &[(String, Owner)],
-        decide: impl FnOnce(&Observed<'_>) -> T,
+        decide: impl FnOnce(&Observed) -> T,
     ) -> Option<T> {
         let graph = self.graph.lock();
         let mut observed = graph.observe(uid)?;
@@ -53,7 +53,7 @@ impl Owners {
         self.graph.lock().is_elsewhere(uid, namespace)
     }
 
-    pub(super) fn look_again_when_listed(&self, uid: &str) {
-        self.unseen_owner.lock().insert(uid.into());
+    pub(super) fn look_again_when_listed(&self, uid: &Uid) {
+        self.unseen_owner.lock().insert(uid.clone());
     }
 }

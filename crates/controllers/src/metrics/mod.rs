@@ -131,15 +131,8 @@ impl Collector for Leading {
         )?;
         family.encode_gauge(&u32::from(context.is_some()))?;
         let Some(context) = context else { return Ok(()) };
-        let longhorn = &context.longhorn;
-        let objects = Objects {
-            volumes: longhorn.volumes.list(),
-            attachments: longhorn.attachments.list(),
-            engines: longhorn.engines.list(),
-            replicas: longhorn.replicas.list(),
-            nodes: longhorn.nodes.list(),
-        };
-        objects::encode(&objects, context.clock.now(), &mut encoder)
+        let now = context.clock.now();
+        objects::encode(&Objects::of(&context.longhorn, now), now, &mut encoder)
     }
 }
 

@@ -5,12 +5,16 @@ use std::fmt;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use tether_crd::attachment::TicketType;
 use tether_crd::condition::{self, Condition};
+use tether_crd::engine::{InstanceState, ReplicaMode};
 use tether_crd::volume::{Robustness, State};
-use tether_crd::{Engine, Node, Replica, Volume, VolumeAttachment};
+use tether_crd::{Node, VolumeAttachment};
+
+use crate::longhorn::Longhorn;
 
 /// States and robustnesses that a series of its own tells for each volume.
 const STATES: [State; 6] =
@@ -22,13 +26,108 @@ const AGES_S: [i64; 4] = [0, 10, 60, 600];
 /// A volume that is on its way somewhere for longer than this is stuck: many times what the longest step takes by design.
 const STUCK_S: i64 = 120;
 
-/// Everything that is looked at.
+/// Everything that is told. Of what there are thousands of it is no more than that.
 pub(super) struct Objects {
-    pub(super) volumes: Vec<Arc<Volume>>,
-    pub(super) attachments: Vec<Arc<VolumeAttachment>>,
-    pub(super) engines: Vec<Arc<Engine>>,
-    pub(super) replicas: Vec<Arc<Replica>>,
-    pub(super) nodes: Vec<Arc<Node>>,
+    volumes: Vec<OfVolume>,
+    engines: Vec<OfEngine>,
+    replicas: Vec<OfReplica>,
+    tickets: Tickets,
+    nodes: Vec<Arc<Node>>,
+}
+
+struct OfVolume {
+    name: String,
+    node: String,
+    pvc: String,
+    pvc_namespace: String,
+    size: i64,
+    actual_size: i64,
+    state: State,
+    state_changed_at: String,
+    robustness: Robustness,
+}
+
+struct OfEngine {
+    name: String,
+    node: String,
+    volume: String,
+    state: InstanceState,
+    modes: BTreeMap<String, ReplicaMode>,
+}
+
+struct OfReplica {
+    name: String,
+    node: String,
+    volume: String,
+    state: InstanceState,
+}
+
+/// Tickets by type: all, and the ages of those that wait.
+#[derive(Default)]
+struct Tickets {
+    all: BTreeMap<TicketType, u32>,
+    waiting: BTreeMap<TicketType, Vec<i64>>,
+}
+
+impl Objects {
+    /// What the caches hold, looked at one by one.
+    pub(super) fn of(longhorn: &Longhorn, now: Timestamp) -> Self {
+        let mut objects = Self {
+            volumes: Vec::new(),
+            engines: Vec::new(),
+            replicas: Vec::new(),
+            tickets: Tickets::default(),
+            nodes: longhorn.nodes.list(),
+        };
+        let name = |meta: &ObjectMeta| meta.name.clone().unwrap_or_default();
+        longhorn.volumes.each(|volume| {
+            let (spec, status) = (&volume.spec, &volume.status);
+            objects.volumes.push(OfVolume {
+                name: name(&volume.metadata),
+                node: status.current_node_id.clone(),
+                pvc: status.kubernetes_status.pvc_name.clone(),
+                pvc_namespace: status.kubernetes_status.namespace.clone(),
+                size: spec.size.0,
+                actual_size: status.actual_size,
+                state: status.state,
+                state_changed_at: status.state_changed_at.clone(),
+                robustness: status.robustness,
+            });
+        });
+        longhorn.engines.each(|engine| {
+            objects.engines.push(OfEngine {
+                name: name(&engine.metadata),
+                node: engine.spec.node_id.clone(),
+                volume: engine.spec.volume_name.clone(),
+                state: engine.status.current_state,
+                modes: engine.status.replica_mode_map.clone(),
+            });
+        });
+        longhorn.replicas.each(|replica| {
+            objects.replicas.push(OfReplica {
+                name: name(&replica.metadata),
+                node: replica.spec.node_id.clone(),
+                volume: replica.spec.volume_name.clone(),
+                state: replica.status.current_state,
+            });
+        });
+        longhorn.attachments.each(|attachment| objects.tickets.count(attachment, now));
+        objects
+    }
+}
+
+impl Tickets {
+    fn count(&mut self, attachment: &VolumeAttachment, now: Timestamp) {
+        for ticket in attachment.spec.attachment_tickets.values() {
+            *self.all.entry(ticket.kind.clone()).or_default() += 1;
+            let status = attachment.status.attachment_ticket_statuses.get(&ticket.id);
+            if status.is_some_and(|status| status.satisfied && status.generation == ticket.generation) {
+                continue;
+            }
+            let since = status.and_then(|status| status.waiting.as_ref()).and_then(|why| age(&why.since, now));
+            self.waiting.entry(ticket.kind.clone()).or_default().push(since.unwrap_or(0).max(0));
+        }
+    }
 }
 
 type Done = Result<(), fmt::Error>;
@@ -53,7 +152,7 @@ pub(super) fn encode(objects: &Objects, now: Timestamp, encoder: &mut Descriptor
     instances(objects, encoder)?;
     nodes(objects, encoder)?;
     disks(objects, encoder)?;
-    tickets(objects, now, encoder)?;
+    tickets(objects, encoder)?;
     stuck(objects, now, encoder)
 }
 
@@ -68,12 +167,12 @@ fn gauge<'e>(
 fn volumes(objects: &Objects, encoder: &mut DescriptorEncoder<'_>) -> Done {
     let mut family = gauge(encoder, "longhorn_volume_capacity_bytes", "Size of the volume")?;
     for volume in &objects.volumes {
-        one(&mut family, &of_volume(volume), volume.spec.size.0 as f64)?;
+        one(&mut family, &of_volume(volume), volume.size as f64)?;
     }
     let mut family =
         gauge(encoder, "longhorn_volume_actual_size_bytes", "Bytes that the volume takes in each replica")?;
     for volume in &objects.volumes {
-        one(&mut family, &of_volume(volume), volume.status.actual_size as f64)?;
+        one(&mut family, &of_volume(volume), volume.actual_size as f64)?;
     }
     let help = "Whether the volume is in this state, one series for each";
     let mut family = gauge(encoder, "longhorn_volume_state", help)?;
@@ -81,7 +180,7 @@ fn volumes(objects: &Objects, encoder: &mut DescriptorEncoder<'_>) -> Done {
         for state in STATES {
             let mut labels = of_volume(volume);
             labels.push(("state", state.as_str()));
-            one(&mut family, &labels, flag(volume.status.state == state))?;
+            one(&mut family, &labels, flag(volume.state == state))?;
         }
     }
     let help = "Whether the volume is this robust, one series for each";
@@ -90,19 +189,18 @@ fn volumes(objects: &Objects, encoder: &mut DescriptorEncoder<'_>) -> Done {
         for robustness in ROBUSTNESSES {
             let mut labels = of_volume(volume);
             labels.push(("state", robustness.as_str()));
-            one(&mut family, &labels, flag(volume.status.robustness == robustness))?;
+            one(&mut family, &labels, flag(volume.robustness == robustness))?;
         }
     }
     Ok(())
 }
 
-fn of_volume(volume: &Volume) -> Labels<'_> {
-    let kubernetes = &volume.status.kubernetes_status;
+fn of_volume(volume: &OfVolume) -> Labels<'_> {
     vec![
-        ("node", volume.status.current_node_id.as_str()),
-        ("volume", volume.metadata.name.as_deref().unwrap_or_default()),
-        ("pvc", kubernetes.pvc_name.as_str()),
-        ("pvc_namespace", kubernetes.namespace.as_str()),
+        ("node", volume.node.as_str()),
+        ("volume", volume.name.as_str()),
+        ("pvc", volume.pvc.as_str()),
+        ("pvc_namespace", volume.pvc_namespace.as_str()),
     ]
 }
 
@@ -110,12 +208,12 @@ fn instances(objects: &Objects, encoder: &mut DescriptorEncoder<'_>) -> Done {
     let mut family = gauge(encoder, "longhorn_engine_state", "1 for the state that the engine is in")?;
     for engine in &objects.engines {
         let mut labels = of_engine(engine);
-        labels.push(("state", engine.status.current_state.as_str()));
+        labels.push(("state", engine.state.as_str()));
         one(&mut family, &labels, 1.0)?;
     }
     let mut family = gauge(encoder, "longhorn_engine_replica_mode", "1 for what the engine may do with the replica")?;
     for engine in &objects.engines {
-        for (replica, mode) in &engine.status.replica_mode_map {
+        for (replica, mode) in &engine.modes {
             let mut labels = of_engine(engine);
             labels.extend([("replica", replica.as_str()), ("mode", mode.as_str())]);
             one(&mut family, &labels, 1.0)?;
@@ -124,22 +222,18 @@ fn instances(objects: &Objects, encoder: &mut DescriptorEncoder<'_>) -> Done {
     let mut family = gauge(encoder, "longhorn_replica_state", "1 for the state that the replica is in")?;
     for replica in &objects.replicas {
         let labels = vec![
-            ("node", replica.spec.node_id.as_str()),
-            ("replica", replica.metadata.name.as_deref().unwrap_or_default()),
-            ("volume", replica.spec.volume_name.as_str()),
-            ("state", replica.status.current_state.as_str()),
+            ("node", replica.node.as_str()),
+            ("replica", replica.name.as_str()),
+            ("volume", replica.volume.as_str()),
+            ("state", replica.state.as_str()),
         ];
         one(&mut family, &labels, 1.0)?;
     }
     Ok(())
 }
 
-fn of_engine(engine: &Engine) -> Labels<'_> {
-    vec![
-        ("node", engine.spec.node_id.as_str()),
-        ("engine", engine.metadata.name.as_deref().unwrap_or_default()),
-        ("volume", engine.spec.volume_name.as_str()),
-    ]
+fn of_engine(engine: &OfEngine) -> Labels<'_> {
+    vec![("node", engine.node.as_str()), ("engine", engine.name.as_str()), ("volume", engine.volume.as_str())]
 }
 
 fn nodes(objects: &Objects, encoder: &mut DescriptorEncoder<'_>) -> Done {
@@ -232,22 +326,10 @@ fn age(since: &str, now: Timestamp) -> Option<i64> {
     condition::time(since).map(|since| since.duration_until(now).as_secs())
 }
 
-fn tickets(objects: &Objects, now: Timestamp, encoder: &mut DescriptorEncoder<'_>) -> Done {
-    let mut waiting: BTreeMap<TicketType, Vec<i64>> = BTreeMap::new();
-    let mut all: BTreeMap<TicketType, u32> = BTreeMap::new();
-    for attachment in &objects.attachments {
-        for ticket in attachment.spec.attachment_tickets.values() {
-            *all.entry(ticket.kind.clone()).or_default() += 1;
-            let status = attachment.status.attachment_ticket_statuses.get(&ticket.id);
-            if status.is_some_and(|status| status.satisfied && status.generation == ticket.generation) {
-                continue;
-            }
-            let since = status.and_then(|status| status.waiting.as_ref()).and_then(|why| age(&why.since, now));
-            waiting.entry(ticket.kind.clone()).or_default().push(since.unwrap_or(0).max(0));
-        }
-    }
+fn tickets(objects: &Objects, encoder: &mut DescriptorEncoder<'_>) -> Done {
+    let Tickets { all, waiting } = &objects.tickets;
     let mut family = gauge(encoder, "tether_tickets", "Attachment tickets by type")?;
-    for (kind, count) in &all {
+    for (kind, count) in all {
         one(&mut family, &vec![("type", kind.as_str())], f64::from(*count))?;
     }
     let help = "Attachment tickets that are not satisfied, by type, and for how many seconds at least";
@@ -272,13 +354,12 @@ fn stuck(objects: &Objects, now: Timestamp, encoder: &mut DescriptorEncoder<'_>)
     let help = "Volumes that are on their way somewhere for longer than two minutes; the value is for how many seconds";
     let mut family = gauge(encoder, "tether_volume_stuck_seconds", help)?;
     for volume in &objects.volumes {
-        let state = volume.status.state;
+        let state = volume.state;
         let moves = matches!(state, State::Creating | State::Attaching | State::Detaching | State::Deleting);
-        let Some(seconds) = age(&volume.status.state_changed_at, now).filter(|age| moves && *age >= STUCK_S) else {
+        let Some(seconds) = age(&volume.state_changed_at, now).filter(|age| moves && *age >= STUCK_S) else {
             continue;
         };
-        let name = volume.metadata.name.as_deref().unwrap_or_default();
-        one(&mut family, &vec![("volume", name), ("state", state.as_str())], seconds as f64)?;
+        one(&mut family, &vec![("volume", volume.name.as_str()), ("state", state.as_str())], seconds as f64)?;
     }
     Ok(())
 }

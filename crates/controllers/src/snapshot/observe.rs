@@ -19,14 +19,14 @@ pub(super) fn subscribe(context: &Arc<Context>, queue: &Arc<Queue<String>>) {
     let (out, snapshots) = (queue.clone(), Arc::downgrade(&longhorn.snapshots));
     longhorn.engines.subscribe(move |seen| {
         let volume = &seen.object().spec.volume_name;
-        let has_some = snapshots.upgrade().is_some_and(|snapshots| !snapshots.find(volume).is_empty());
+        let has_some = snapshots.upgrade().is_some_and(|snapshots| snapshots.finds(volume));
         // Most volumes have none, and nothing to be shown.
         if has_some || shows_some(seen.object()) {
             out.add(volume.clone());
         }
     });
     let (out, snapshots) = (queue.clone(), Arc::downgrade(&longhorn.snapshots));
-    let concerned = move |volume: &str| snapshots.upgrade().is_some_and(|all| !all.find(volume).is_empty());
+    let concerned = move |volume: &str| snapshots.upgrade().is_some_and(|all| all.finds(volume));
     let is_concerned = concerned.clone();
     longhorn.volumes.subscribe(move |seen| {
         let volume = name(seen.object());

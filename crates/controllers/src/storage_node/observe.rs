@@ -32,7 +32,7 @@ pub(super) fn subscribe(context: &Arc<Context>, queue: &Arc<Queue<String>>) {
         };
     });
     let tell = {
-        let (cordoned, queue) = (cordoned, queue.clone());
+        let (cordoned, queue) = (cordoned.clone(), queue.clone());
         move |node: &str| {
             if cordoned.0.read().contains(node) {
                 queue.add(node.to_owned());
@@ -47,9 +47,9 @@ pub(super) fn subscribe(context: &Arc<Context>, queue: &Arc<Queue<String>>) {
         }
         told(&seen.object().spec.node_id);
     });
-    let (told, replicas) = (tell.clone(), Arc::downgrade(&longhorn.replicas));
+    let (told, replicas, held) = (tell.clone(), Arc::downgrade(&longhorn.replicas), cordoned);
     let of_volume = move |volume: &str| {
-        let Some(replicas) = replicas.upgrade() else { return };
+        let Some(replicas) = replicas.upgrade().filter(|_| !held.0.read().is_empty()) else { return };
         replicas.find(volume).iter().for_each(|replica| told(&replica.spec.node_id));
     };
     let told = of_volume.clone();

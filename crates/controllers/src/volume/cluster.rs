@@ -25,20 +25,24 @@ struct State {
     managers: BTreeMap<String, (Manager, Option<Timestamp>)>,
     settings: Settings,
     promised: Promised,
-    replicas: BTreeMap<String, Held>,
-    engines: BTreeMap<String, Held>,
-    /// Volumes by node; a volume is there once for each of its objects.
-    on_node: BTreeMap<String, BTreeSet<(String, String)>>,
+    replicas: BTreeMap<Arc<str>, Held>,
+    engines: BTreeMap<Arc<str>, Held>,
+    on_node: ByNode,
+    /// Names of nodes and disks, each held once.
+    places: BTreeSet<Arc<str>>,
     /// The sequence of random numbers, seeded once.
     seed: u64,
 }
 
+/// Volumes by node; a volume is there once for each of its objects.
+type ByNode = BTreeMap<Arc<str>, BTreeSet<(Arc<str>, Arc<str>)>>;
+
 /// Where an engine or a replica is, and what it takes there.
 #[derive(Clone, PartialEq, Eq)]
 struct Held {
-    volume: String,
-    node: String,
-    disk: String,
+    volume: Arc<str>,
+    node: Arc<str>,
+    disk: Arc<str>,
     bytes: i64,
 }
 
@@ -63,11 +67,11 @@ impl Cluster {
     /// Puts right what was noted for writes that did not happen.
     pub(super) fn correct(&self, seen: &[Arc<Replica>], volume: &str) {
         let mut state = self.state.lock();
-        let exists = |held: &String| seen.iter().any(|replica| name(&**replica) == held);
-        let gone: Vec<String> = state
+        let exists = |held: &str| seen.iter().any(|replica| name(&**replica) == held);
+        let gone: Vec<Arc<str>> = state
             .replicas
             .iter()
-            .filter(|(held, at)| at.volume == volume && !exists(held))
+            .filter(|(held, at)| *at.volume == *volume && !exists(held))
             .map(|(k, _)| k.clone())
             .collect();
         for replica in gone {
@@ -84,12 +88,13 @@ impl Cluster {
         let mut state = self.state.lock();
         let spec = &engine.spec;
         let held = (!is_gone).then(|| Held {
-            volume: spec.volume_name.clone(),
-            node: spec.node_id.clone(),
-            disk: String::new(),
+            volume: spec.volume_name.as_str().into(),
+            node: spec.node_id.as_str().into(),
+            disk: Arc::default(),
             bytes: 0,
         });
         let state = &mut *state;
+        let held = held.map(|held| held.at(&mut state.places));
         note(&mut state.engines, &mut state.on_node, name(engine), held);
     }
 
@@ -124,7 +129,7 @@ impl Cluster {
     /// The volumes that have an engine or a replica on the node.
     pub(super) fn volumes_on(&self, node: &str) -> BTreeSet<String> {
         let state = self.state.lock();
-        state.on_node.get(node).into_iter().flatten().map(|(volume, _)| volume.clone()).collect()
+        state.on_node.get(node).into_iter().flatten().map(|(volume, _)| volume.to_string()).collect()
     }
 }
 
@@ -146,48 +151,59 @@ impl State {
             return;
         }
         if let Some(before) = self.replicas.get(replica) {
-            let disk = self.promised.entry(before.disk.clone()).or_default();
+            let disk = self.promised.entry(before.disk.to_string()).or_default();
             *disk -= before.bytes;
             if *disk == 0 {
-                self.promised.remove(&before.disk);
+                self.promised.remove(&*before.disk);
             }
         }
         if let Some(held) = &held {
-            *self.promised.entry(held.disk.clone()).or_default() += held.bytes;
+            *self.promised.entry(held.disk.to_string()).or_default() += held.bytes;
         }
+        let held = held.map(|held| held.at(&mut self.places));
         note(&mut self.replicas, &mut self.on_node, replica, held);
     }
 }
 
-fn note(
-    all: &mut BTreeMap<String, Held>,
-    on_node: &mut BTreeMap<String, BTreeSet<(String, String)>>,
-    name: &str,
-    held: Option<Held>,
-) {
+fn note(all: &mut BTreeMap<Arc<str>, Held>, on_node: &mut ByNode, name: &str, held: Option<Held>) {
     if all.get(name) == held.as_ref() {
         return;
     }
-    if let Some(before) = all.remove(name)
+    if let Some((name, before)) = all.remove_entry(name)
         && let Some(there) = on_node.get_mut(&before.node)
     {
-        there.remove(&(before.volume, name.to_owned()));
+        there.remove(&(before.volume, name));
         if there.is_empty() {
             on_node.remove(&before.node);
         }
     }
     if let Some(held) = held {
-        on_node.entry(held.node.clone()).or_default().insert((held.volume.clone(), name.to_owned()));
-        all.insert(name.to_owned(), held);
+        let name: Arc<str> = name.into();
+        on_node.entry(held.node.clone()).or_default().insert((held.volume.clone(), name.clone()));
+        all.insert(name, held);
+    }
+}
+
+impl Held {
+    /// The same, with the names of node and disk that all others there have.
+    fn at(mut self, places: &mut BTreeSet<Arc<str>>) -> Self {
+        for place in [&mut self.node, &mut self.disk] {
+            if let Some(known) = places.get(place) {
+                *place = known.clone();
+            } else {
+                places.insert(place.clone());
+            }
+        }
+        self
     }
 }
 
 fn of_replica(replica: &Replica) -> Held {
     let spec = &replica.spec;
     Held {
-        volume: spec.volume_name.clone(),
-        node: spec.node_id.clone(),
-        disk: spec.disk_id.clone(),
+        volume: spec.volume_name.as_str().into(),
+        node: spec.node_id.as_str().into(),
+        disk: spec.disk_id.as_str().into(),
         // A migration's twin stands for space that is promised already.
         bytes: if spec.active { spec.volume_size.0 } else { 0 },
     }

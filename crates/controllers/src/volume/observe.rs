@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use tether_crd::attachment::TicketType;
-use tether_crd::volume::{Robustness, conditions};
 use tether_crd::{Engine, NAMESPACE, Replica, Volume, VolumeAttachment};
 use tether_plan::object::{is_deleting, name};
 use tether_plan::placement::{Hosts, Promised};
@@ -12,6 +11,7 @@ use tether_plan::volume::{Observed, Settings};
 use super::cluster::Cluster;
 use crate::cache::Seen;
 use crate::context::Context;
+use crate::longhorn::{UNSETTLED, on_node};
 use crate::queue::Queue;
 
 /// Puts into the queue what a change concerns, and keeps the picture of the cluster.
@@ -51,9 +51,7 @@ pub(super) fn subscribe(context: &Arc<Context>, queue: &Arc<Queue<String>>, clus
     longhorn.settings.subscribe(move |_| {
         let Some(context) = weak.upgrade() else { return };
         held.set_settings(Settings::of(&context.longhorn.settings()));
-        for volume in context.longhorn.volumes.list() {
-            out.add(name(&*volume).to_owned());
-        }
+        context.longhorn.volumes.names().into_iter().for_each(|volume| out.add(volume));
     });
 }
 
@@ -75,14 +73,9 @@ fn node_changed(context: Option<&Context>, queue: &Queue<String>, cluster: &Clus
         queue.add(volume);
     }
     let Some(context) = context else { return };
-    for volume in context.longhorn.volumes.list() {
-        let is_short = [Robustness::Degraded, Robustness::Faulted].contains(&volume.status.robustness)
-            || volume.condition(conditions::SCHEDULED) != tether_crd::condition::TRUE
-            || volume.spec.node_id == node
-            || is_deleting(&*volume);
-        if is_short {
-            queue.add(name(&*volume).to_owned());
-        }
+    let volumes = &context.longhorn.volumes;
+    for volume in volumes.names_under(UNSETTLED).into_iter().chain(volumes.names_under(&on_node(node))) {
+        queue.add(volume);
     }
 }
 

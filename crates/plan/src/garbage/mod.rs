@@ -11,13 +11,16 @@
 //! - *orphan*: finalizer `orphan` keeps it until its dependents no longer name it.
 
 mod graph;
+mod shared;
+mod uid;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use tether_model::reason::Reason;
 use tether_model::report::{Rule, Subject};
 
-pub use graph::{Graph, Identity, Object, Resource};
+pub use graph::{Graph, Object, Resource};
+pub use uid::Uid;
 
 use crate::Plan;
 use crate::event::Event;
@@ -73,17 +76,17 @@ pub enum Change {
 
 /// One object, its owners and its dependents.
 #[derive(Clone, Debug)]
-pub struct Observed<'a> {
-    pub object: &'a Object,
+pub struct Observed {
+    pub object: Object,
     /// In the order of the object's owner references.
     pub owners: Vec<Owner>,
-    pub dependents: Vec<&'a Object>,
+    pub dependents: Vec<Object>,
 }
 
 /// Decides about one object.
-pub fn decide(observed: &Observed<'_>) -> Plan<Change> {
+pub fn decide(observed: &Observed) -> Plan<Change> {
     let mut plan = Plan::default();
-    let object = observed.object;
+    let object = &observed.object;
     if object.is_deleting && object.has(ORPHAN) {
         orphan(&mut plan, observed);
     } else if object.is_deleting && object.has(FOREGROUND) {
@@ -96,8 +99,8 @@ pub fn decide(observed: &Observed<'_>) -> Plan<Change> {
     plan
 }
 
-fn orphan(plan: &mut Plan<Change>, observed: &Observed<'_>) {
-    let object = observed.object;
+fn orphan(plan: &mut Plan<Change>, observed: &Observed) {
+    let object = &observed.object;
     for dependent in &observed.dependents {
         let owners: Vec<OwnerReference> =
             dependent.owners.iter().filter(|o| o.uid != object.target.uid).cloned().collect();
@@ -111,9 +114,9 @@ fn orphan(plan: &mut Plan<Change>, observed: &Observed<'_>) {
     plan.acts(ORPHANS, object.subject(), Reason::DependentOrphaned, words, change);
 }
 
-fn foreground(plan: &mut Plan<Change>, observed: &Observed<'_>) {
-    let object = observed.object;
-    let blocks = |dependent: &&&Object| {
+fn foreground(plan: &mut Plan<Change>, observed: &Observed) {
+    let object = &observed.object;
+    let blocks = |dependent: &&Object| {
         let reference = dependent.owners.iter().find(|o| o.uid == object.target.uid);
         reference.is_some_and(|o| o.block_owner_deletion == Some(true))
     };
@@ -128,8 +131,8 @@ fn foreground(plan: &mut Plan<Change>, observed: &Observed<'_>) {
     }
 }
 
-fn owners(plan: &mut Plan<Change>, observed: &Observed<'_>) {
-    let object = observed.object;
+fn owners(plan: &mut Plan<Change>, observed: &Observed) {
+    let object = &observed.object;
     let states = || object.owners.iter().zip(observed.owners.iter().copied());
     for (owner, state) in states() {
         match state {
@@ -177,8 +180,8 @@ fn owners(plan: &mut Plan<Change>, observed: &Observed<'_>) {
 }
 
 /// The owner waits in foreground, and the object has dependents of its own: they go first, and so does a circle.
-fn delete_with_dependents(plan: &mut Plan<Change>, observed: &Observed<'_>) {
-    let object = observed.object;
+fn delete_with_dependents(plan: &mut Plan<Change>, observed: &Observed) {
+    let object = &observed.object;
     let circular = observed.dependents.iter().any(|d| d.is_deleting && d.has(FOREGROUND));
     let blocking = object.owners.iter().any(|o| o.block_owner_deletion == Some(true));
     if circular && blocking {

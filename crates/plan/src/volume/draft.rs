@@ -1,16 +1,16 @@
 //! What is being decided: copies of a volume's objects that rules change, and in the end the difference.
 
+use std::borrow::Cow;
 use std::ops::{Deref, DerefMut};
 
 use jiff::Timestamp;
 use k8s_openapi::Metadata;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tether_crd::condition::{self, rfc3339};
 use tether_crd::engine::{FENCED, INSTANCE_CREATION, InstanceState, ReplicaMode};
 use tether_crd::volume::{Record, Robustness, State, VolumeStatus};
-use tether_crd::{Engine, Replica, Volume, labels};
+use tether_crd::{Difference, Engine, Replica, Volume, labels};
 use tether_model::reason::Reason;
 use tether_model::report::{Rule, Subject};
 
@@ -20,27 +20,36 @@ use crate::event::Event;
 use crate::object::{Target, is_deleting, name, subject};
 use crate::placement::Host;
 
-/// An object that rules may change.
+/// An object that rules may change. It is copied by the first of them that does.
 #[derive(Clone, Debug)]
-pub(super) struct Item<'a, K> {
+pub(super) struct Item<'a, K: Clone> {
     /// As it was seen; none: it is new.
     was: Option<&'a K>,
-    now: K,
+    now: Cow<'a, K>,
     is_deleted: bool,
 }
 
 impl<'a, K: Clone> Item<'a, K> {
     fn seen(was: &'a K) -> Self {
-        Self { was: Some(was), now: was.clone(), is_deleted: false }
+        Self { was: Some(was), now: Cow::Borrowed(was), is_deleted: false }
+    }
+
+    fn new(now: K) -> Self {
+        Self { was: None, now: Cow::Owned(now), is_deleted: false }
     }
 
     /// To be deleted.
     pub(super) fn delete(&mut self) {
         self.is_deleted = true;
     }
+
+    /// What it was, if any rule touched it.
+    fn touched(&self) -> Option<&'a K> {
+        self.was.filter(|_| matches!(self.now, Cow::Owned(_)))
+    }
 }
 
-impl<K> Deref for Item<'_, K> {
+impl<K: Clone> Deref for Item<'_, K> {
     type Target = K;
 
     fn deref(&self) -> &K {
@@ -48,16 +57,16 @@ impl<K> Deref for Item<'_, K> {
     }
 }
 
-impl<K> DerefMut for Item<'_, K> {
+impl<K: Clone> DerefMut for Item<'_, K> {
     fn deref_mut(&mut self) -> &mut K {
-        &mut self.now
+        self.now.to_mut()
     }
 }
 
-impl<K: Metadata<Ty = ObjectMeta>> Item<'_, K> {
+impl<K: Clone + Metadata<Ty = ObjectMeta>> Item<'_, K> {
     /// Whether it is on its way out, or will be.
     pub(super) fn is_leaving(&self) -> bool {
-        self.is_deleted || is_deleting(&self.now)
+        self.is_deleted || is_deleting(&**self)
     }
 }
 
@@ -89,7 +98,7 @@ pub(super) struct Draft<'a> {
 impl<'a> Draft<'a> {
     pub(super) fn new(observed: &'a Observed<'a>, now: Timestamp) -> Self {
         let mut replicas: Vec<_> = observed.replicas.iter().map(|replica| Item::seen(*replica)).collect();
-        replicas.sort_by(|a, b| name(&a.now).cmp(name(&b.now)));
+        replicas.sort_by(|a, b| name(&**a).cmp(name(&**b)));
         Self {
             observed,
             now,
@@ -238,11 +247,11 @@ impl<'a> Draft<'a> {
     }
 
     pub(super) fn add_replica(&mut self, replica: Replica) {
-        self.replicas.push(Item { was: None, now: replica, is_deleted: false });
+        self.replicas.push(Item::new(replica));
     }
 
     pub(super) fn add_engine(&mut self, engine: Engine) {
-        self.engines.push(Item { was: None, now: engine, is_deleted: false });
+        self.engines.push(Item::new(engine));
     }
 
     /// Something becomes of the volume, and somebody is told.
@@ -300,11 +309,11 @@ impl<'a> Draft<'a> {
             changes.extend(engine_change(engine));
         }
         let volume = self.observed.volume;
+        let mut status = std::mem::take(&mut self.status).since(&volume.status);
         // The record belongs to the engines, who change it by compare-and-swap.
-        let (mut was, mut now) = (volume.status.clone(), std::mem::take(&mut self.status));
-        (was.record, now.record) = (None, None);
-        if was != now {
-            let body = json!({ "status": difference(&was, &now) });
+        status.remove("record");
+        if !status.is_empty() {
+            let body = json!({ "status": status });
             changes.push(Change::Patch { kind: Kind::Volume, part: Part::Status, target: Target::of(volume), body });
         }
         changes.append(&mut self.last);
@@ -317,83 +326,48 @@ impl<'a> Draft<'a> {
 
 fn replica_change(item: &Item<'_, Replica>) -> Option<Change> {
     let Some(was) = item.was else {
-        return (!item.is_deleted).then(|| Change::CreateReplica(Box::new(item.now.clone())));
+        return (!item.is_deleted).then(|| Change::CreateReplica(Box::new((**item).clone())));
     };
-    let target = Target::of(was);
     if item.is_deleted {
+        let target = Target::of(was);
         return (!is_deleting(was)).then_some(Change::Delete { kind: Kind::Replica, target });
     }
-    if was.spec == item.now.spec {
+    let spec = item.spec.since(&item.touched()?.spec);
+    if spec.is_empty() {
         return None;
     }
-    let mut body = json!({ "spec": difference(&was.spec, &item.now.spec) });
-    if was.spec.node_id != item.now.spec.node_id || was.spec.disk_id != item.now.spec.disk_id {
-        let spec = &item.now.spec;
+    let mut body = json!({ "spec": spec });
+    if was.spec.node_id != item.spec.node_id || was.spec.disk_id != item.spec.disk_id {
+        let spec = &item.spec;
         body["metadata"]["labels"] = json!({ labels::NODE: spec.node_id, labels::DISK_UUID: spec.disk_id });
     }
-    Some(Change::Patch { kind: Kind::Replica, part: Part::Object, target, body })
+    Some(Change::Patch { kind: Kind::Replica, part: Part::Object, target: Target::of(was), body })
 }
 
 fn engine_change(item: &Item<'_, Engine>) -> Vec<Change> {
     let Some(was) = item.was else {
-        return if item.is_deleted { Vec::new() } else { vec![Change::CreateEngine(Box::new(item.now.clone()))] };
+        return if item.is_deleted { Vec::new() } else { vec![Change::CreateEngine(Box::new((**item).clone()))] };
     };
-    let target = Target::of(was);
     if item.is_deleted {
+        let target = Target::of(was);
         let delete = (!is_deleting(was)).then_some(Change::Delete { kind: Kind::Engine, target });
         return delete.into_iter().collect();
     }
     let mut changes = Vec::new();
-    if was.spec != item.now.spec {
-        let mut body = json!({ "spec": difference(&was.spec, &item.now.spec) });
-        if was.spec.node_id != item.now.spec.node_id {
+    let Some(was) = item.touched() else { return changes };
+    let patch = |part: Part, body: Value| Change::Patch { kind: Kind::Engine, part, target: Target::of(was), body };
+    let spec = item.spec.since(&was.spec);
+    if !spec.is_empty() {
+        let mut body = json!({ "spec": spec });
+        if was.spec.node_id != item.spec.node_id {
             // Agents watch for what carries the name of their node.
-            body["metadata"]["labels"] = json!({ labels::NODE: item.now.spec.node_id });
+            body["metadata"]["labels"] = json!({ labels::NODE: item.spec.node_id });
         }
-        let target = target.clone();
-        changes.push(Change::Patch { kind: Kind::Engine, part: Part::Object, target, body });
+        changes.push(patch(Part::Object, body));
     }
-    if was.status != item.now.status {
-        let body = json!({ "status": difference(&was.status, &item.now.status) });
-        changes.push(Change::Patch { kind: Kind::Engine, part: Part::Status, target, body });
+    let status = item.status.since(&was.status);
+    if !status.is_empty() {
+        changes.push(patch(Part::Status, json!({ "status": status })));
     }
     changes
-}
-
-/// The merge patch that makes `now` of `was`.
-fn difference(was: &impl Serialize, now: &impl Serialize) -> Value {
-    let value = |object: &dyn Fn() -> serde_json::Result<Value>| object().expect("a resource must be writable as JSON");
-    merge_patch(&value(&|| serde_json::to_value(was)), &value(&|| serde_json::to_value(now)))
-}
-
-fn merge_patch(was: &Value, now: &Value) -> Value {
-    let (Value::Object(was), Value::Object(now)) = (was, now) else { return now.clone() };
-    let gone = was.keys().filter(|key| !now.contains_key(*key)).map(|key| (key.clone(), Value::Null));
-    let mut patch: Map<String, Value> = gone.collect();
-    for (key, value) in now {
-        match was.get(key) {
-            Some(held) if held == value => {}
-            Some(held @ Value::Object(_)) if value.is_object() => {
-                patch.insert(key.clone(), merge_patch(held, value));
-            }
-            _ => {
-                patch.insert(key.clone(), value.clone());
-            }
-        }
-    }
-    Value::Object(patch)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_difference_is_what_changed_and_nothing_else() {
-        let was = json!({ "a": 1, "b": { "x": "old", "y": 1 }, "c": [1, 2], "gone": {} });
-        let now = json!({ "a": 1, "b": { "y": 1, "z": true }, "c": [1], "new": { "k": null } });
-        let expected = json!({ "b": { "x": null, "z": true }, "c": [1], "gone": null, "new": { "k": null } });
-        assert_eq!(merge_patch(&was, &now), expected);
-        assert_eq!(merge_patch(&was, &was), json!({}));
-    }
 }

@@ -8,7 +8,7 @@ use tether_crd::{NAMESPACE, Replica};
 use tether_model::reason::Reason;
 use tether_model::report::{Rule, Subject};
 
-use super::draft::Draft;
+use super::draft::{Draft, Item};
 use crate::object::name;
 
 const ROBUSTNESS: Rule = Rule("volume-robustness");
@@ -92,16 +92,24 @@ fn modes(draft: &mut Draft<'_>) {
 }
 
 /// Notes that a replica is good. At an ordinary attach nothing of this is new, and nothing is written.
-fn healthy(replica: &mut Replica, now: jiff::Timestamp) {
-    let spec = &mut replica.spec;
-    if spec.healthy_at.is_empty() {
+pub(super) fn healthy(replica: &mut Item<'_, Replica>, now: jiff::Timestamp) {
+    if replica.spec.healthy_at.is_empty() {
+        let spec = &mut replica.spec;
         spec.healthy_at = rfc3339(now);
         spec.rebuild_retry_count = 0;
     }
-    let (last, failed) = (time(&spec.last_healthy_at), time(&spec.last_failed_at));
+    let (last, failed) = (time(&replica.spec.last_healthy_at), time(&replica.spec.last_failed_at));
     if last.is_none() || last <= failed {
-        spec.last_healthy_at = rfc3339(now);
+        replica.spec.last_healthy_at = rfc3339(now);
     }
+}
+
+/// Whether the volume has yet to be used for the first time: no engine ever served it, and nothing happened to any of its
+/// replicas. All of them hold every write, since there is none.
+pub(super) fn begins(draft: &Draft<'_>) -> bool {
+    let is_fresh =
+        |replica: &Replica| replica.spec.last_healthy_at.is_empty() && replica.spec.last_failed_at.is_empty();
+    draft.record().is_none() && draft.replicas.iter().all(|replica| is_fresh(replica))
 }
 
 /// Replicas whose process ended by itself.
@@ -179,7 +187,7 @@ pub(super) fn fail(draft: &mut Draft<'_>, index: usize, why: &str) {
 
 /// Counts the replicas that the engine reads and writes; false if there are none, which says nothing yet.
 fn count(draft: &mut Draft<'_>) -> bool {
-    let is_good = |replica: &&super::draft::Item<'_, Replica>| {
+    let is_good = |replica: &&Item<'_, Replica>| {
         let is_good = replica.spec.failed_at.is_empty() && replica.spec.active && !replica.is_leaving();
         is_good && draft.mode(replica) == Some(ReplicaMode::ReadWrite)
     };

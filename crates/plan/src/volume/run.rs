@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use jiff::{SignedDuration, Timestamp};
 use tether_crd::condition::{self, time};
-use tether_crd::engine::{INSTANCE_CREATION, INSTANCE_REMOVAL, InstanceState};
+use tether_crd::engine::{EngineSpec, INSTANCE_CREATION, INSTANCE_REMOVAL, InstanceState};
 use tether_crd::volume::{Robustness, State};
 use tether_crd::{Engine, Replica};
 use tether_model::reason::Reason;
@@ -131,13 +131,18 @@ fn open(draft: &mut Draft<'_>) {
     }
     report_engine(draft, runs, &wanted);
     let frontend = volume.spec.frontend;
-    let spec = &mut draft.engine_mut().spec;
-    spec.node_id = wanted;
-    spec.replica_address_map = members;
-    spec.desire_state = InstanceState::Running;
-    spec.log_requested = false;
-    spec.disable_frontend = frontend_disabled;
-    spec.frontend = frontend;
+    let spec = EngineSpec {
+        node_id: wanted,
+        replica_address_map: members,
+        desire_state: InstanceState::Running,
+        log_requested: false,
+        disable_frontend: frontend_disabled,
+        frontend,
+        ..draft.engine().spec.clone()
+    };
+    if spec != draft.engine().spec {
+        draft.engine_mut().spec = spec;
+    }
 }
 
 fn report_engine(draft: &mut Draft<'_>, runs: bool, wanted: &str) {
@@ -163,6 +168,7 @@ fn report_engine(draft: &mut Draft<'_>, runs: bool, wanted: &str) {
 /// Tells replicas to run, where they can.
 fn start_replicas(draft: &mut Draft<'_>) {
     let is_attached = draft.status.state == State::Attached;
+    let begins = health::begins(draft);
     for index in 0..draft.replicas.len() {
         let replica = &draft.replicas[index];
         if !replica.is_scheduled() || replica.is_leaving() || !replica.spec.failed_at.is_empty() || !replica.spec.active
@@ -187,6 +193,11 @@ fn start_replicas(draft: &mut Draft<'_>) {
             }
         } else if host.can_launch() && replica.status.current_state == InstanceState::Stopped {
             draft.replicas[index].spec.desire_state = InstanceState::Running;
+            if begins {
+                // It is good from its first moment, and that need not be a write of its own.
+                let now = draft.now;
+                health::healthy(&mut draft.replicas[index], now);
+            }
         }
     }
 }
@@ -223,7 +234,15 @@ fn members(draft: &mut Draft<'_>) -> Option<tether_crd::volume::Words> {
     if runs {
         return Some(members);
     }
-    is_enough(draft, &members, &late).then_some(members)
+    if !is_enough(draft, &members, &late) {
+        return None;
+    }
+    if draft.record().is_none() {
+        // What is written from now on, they miss.
+        let misses = |replica: &Replica| late.iter().any(|(late, ..)| late == name(replica));
+        draft.replicas.iter_mut().filter(|replica| misses(replica)).for_each(|replica| replica.spec.healthy_at.clear());
+    }
+    Some(members)
 }
 
 /// An address as engines know replicas, and each other, by.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use proptest::prelude::*;
 use tether_plan::Plan;
-use tether_plan::garbage::{Change, FOREGROUND, Graph, ORPHAN, Owner, Propagation, Resource, decide};
+use tether_plan::garbage::{Change, FOREGROUND, Graph, ORPHAN, Owner, Propagation, Resource, Uid, decide};
 
 use crate::build::*;
 
@@ -51,7 +51,7 @@ fn graph(toys: &[ObjectMeta]) -> Graph {
 
 /// Decides about an object; owners that the graph does not have are answered with `answer`.
 fn look(graph: &Graph, name: &str, answer: Owner) -> Plan<Change> {
-    let mut observed = graph.observe(&format!("uid-{name}")).expect("the object must take part");
+    let mut observed = graph.observe(&Uid::from(format!("uid-{name}").as_str())).expect("the object must take part");
     for owner in &mut observed.owners {
         if *owner == Owner::Unknown {
             *owner = answer;
@@ -101,8 +101,8 @@ fn a_foreground_owner_waits_for_those_that_block_it() {
     let plan = look(&graph, "leaf", GONE);
     assert!(matches!(plan.changes.as_slice(), [Change::Delete { propagation: Propagation::Background, .. }]), "{plan}");
 
-    let touched = graph.remove("uid-leaf");
-    assert!(touched.contains("uid-root"), "the owner is looked at again: {touched:?}");
+    let touched = graph.remove(&"uid-leaf".into());
+    assert!(touched.contains(&Uid::from("uid-root")), "the owner is looked at again: {touched:?}");
     let plan = look(&graph, "root", GONE);
     assert!(matches!(plan.changes.as_slice(), [Change::RemoveFinalizer { finalizer: FOREGROUND, .. }]), "{plan}");
 }
@@ -230,7 +230,7 @@ fn catch_up(graph: &mut Graph, world: &World, late: &BTreeSet<String>) {
         }
         match world.toys.get(name) {
             Some(meta) => drop(graph.apply(&resource(true), meta)),
-            None => drop(graph.remove(&uid)),
+            None => drop(graph.remove(&Uid::from(&*uid))),
         }
     }
 }
@@ -273,12 +273,13 @@ proptest! {
         }
         let doomed = doomed.map(|(index, _)| format!("t{index}"));
         for round in 0..64 {
-            let uids: Vec<Box<str>> = graph.uids().collect();
+            let mut uids: Vec<Uid> = graph.uids().collect();
+            uids.sort();
             let mut quiet = true;
             for uid in uids {
                 let Some(mut observed) = graph.observe(&uid) else { continue };
                 // The answers are the world's own; deletes carry a version, so a stale view of the object itself is refused.
-                let current = world.toys.get(name_of(&uid)).map(|t| t.owner_references.clone().unwrap_or_default());
+                let current = world.toys.get(name_of(&uid.to_string())).map(|t| t.owner_references.clone().unwrap_or_default());
                 if current.as_ref() != Some(&observed.object.owners) { continue }
                 for (state, owner) in observed.owners.iter_mut().zip(&observed.object.owners) {
                     if *state == Owner::Unknown { *state = world.answer(owner); }

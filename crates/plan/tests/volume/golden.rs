@@ -5,7 +5,7 @@ use tether_crd::condition;
 use tether_crd::engine::{INSTANCE_CREATION, InstanceState, ReplicaMode};
 use tether_crd::volume::{DataLocality, Robustness, State};
 use tether_plan::placement::{Host, Manager};
-use tether_plan::volume::Change;
+use tether_plan::volume::{Change, Kind, REPLICA_START_PATIENCE};
 
 use crate::build::*;
 use crate::world::World;
@@ -122,6 +122,59 @@ fn attaching_starts_replicas_then_the_engine_then_it_is_attached() {
         assert_eq!(replica.spec.last_healthy_at, ago(0));
     }
     assert!(world.events.iter().any(|event| event.contains("volume v1 has been attached to node1")));
+}
+
+/// The note of a replica that is good travels with the write that tells it to run, where every replica is good.
+#[test]
+fn replicas_of_a_volume_that_begins_are_good_from_the_start() {
+    let notes = |world: &World| -> Vec<(String, String)> {
+        world.replicas.values().map(|r| (r.spec.healthy_at.clone(), r.spec.last_healthy_at.clone())).collect()
+    };
+    let alike = |at: String| vec![(at.clone(), at); 2];
+    let told = once(fixture(State::Detached).wanted_on("node1"));
+    assert_eq!((desires(&told), notes(&told)), (vec![Running, Running], alike(ago(0))));
+    let modes = [("r1", RW), ("r2", RW)];
+    let mut serves = told.recorded(&["r1", "r2"]).replicas_are(Running).engine_runs(&modes);
+    serves.pass(jiff::SignedDuration::from_secs(30));
+    let is_of_replica = |change: &Change| matches!(change, Change::Patch { kind: Kind::Replica, .. });
+    let plan = serves.plan();
+    assert!(!plan.changes.iter().any(is_of_replica), "nothing is left to note: {plan}");
+
+    let none = (String::new(), String::new());
+    let was_used = once(fixture(State::Detached).recorded(&["r1"]).wanted_on("node1"));
+    assert_eq!(notes(&was_used), [none.clone(), none.clone()], "what its engine says of them counts");
+    let adopted = once(fixture(State::Detached).wanted_on("node1").set(|w| {
+        w.replica("r1").spec.last_healthy_at = ago(50);
+        w.replica("r1").spec.healthy_at = ago(50);
+    }));
+    assert_eq!(notes(&adopted), [(ago(50), ago(50)), none.clone()], "one of them may be newer");
+    let failed =
+        once(fixture(State::Detached).wanted_on("node1").set(|w| w.replica("r1").spec.last_failed_at = ago(9)));
+    assert_eq!(notes(&failed), [none.clone(), none]);
+}
+
+#[test]
+fn a_replica_that_comes_too_late_for_the_first_start_is_not_good_and_is_given_up_with_its_node() {
+    let mut world = once(fixture(State::Detached).wanted_on("node1"));
+    run(world.replica("r1"), 0);
+    world.pass(REPLICA_START_PATIENCE);
+    let mut world = once(world);
+    assert_eq!(world.engines["v1-e-0"].spec.replica_address_map.keys().collect::<Vec<_>>(), ["r1"]);
+    assert_eq!(
+        (world.replicas["r1"].spec.healthy_at.clone(), world.replicas["r2"].spec.healthy_at.clone()),
+        (ago(0), String::new())
+    );
+
+    world = world.recorded(&["r1"]).engine_runs(&[("r1", RW)]).set(|w| {
+        let gone = down(host("node2"), "KubernetesNodeNotReady");
+        w.hosts.insert("node2".into(), gone);
+    });
+    let world = world.decided();
+    assert_eq!(world.status(), (State::Attached, Robustness::Degraded, "node1"));
+    assert!(
+        !world.replicas["r2"].spec.failed_at.is_empty(),
+        "the engine never knew it, and cannot say that it is lost"
+    );
 }
 
 #[test]

@@ -165,7 +165,7 @@ impl Conn {
         self.flight.receiving = true;
         // SAFETY: the room is on the heap, and the inbox is not touched while `receiving`: the machine sees it
         // only in the event of a receive that completed.
-        unsafe { queue.push(entry.build(), Tag::Receive(self.id)) };
+        unsafe { queue.push_last(entry.build(), Tag::Receive(self.id)) };
     }
 
     /// A receive came back with `len` bytes; true if the machine is to be told.

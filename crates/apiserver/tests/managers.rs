@@ -47,6 +47,11 @@ fn webhook() -> Value {
 
 /// What is another on every server.
 fn comparable(mut value: Value) -> Value {
+    let message = value["message"].as_str().unwrap_or_default();
+    if message.contains("creationTimestamp") {
+        // It shows the object, which is whole or not.
+        return json!([value["reason"], value["code"], message.matches("managedFields").count()]);
+    }
     if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
         for field in ["uid", "creationTimestamp", "resourceVersion"] {
             metadata.remove(field);

@@ -237,13 +237,17 @@ impl Resource {
         object
     }
 
-    /// The same as bytes; most often those of the store, shared.
-    pub fn present(&self, entry: &Entry) -> Bytes {
-        let as_stored = match &self.source {
+    /// Whether this version shows an object just as it is stored.
+    pub fn is_as_stored(&self, entry: &Entry) -> bool {
+        match &self.source {
             Source::Builtin(kind) => kind.face.is_none(),
             Source::Custom(custom) => custom.info.versions.len() == 1 && entry.revision >= custom.changed_at,
-        };
-        if as_stored { entry.value.clone() } else { self.read(entry).to_string().into() }
+        }
+    }
+
+    /// The same as bytes; most often those of the store, shared.
+    pub fn present(&self, entry: &Entry) -> Bytes {
+        if self.is_as_stored(entry) { entry.value.clone() } else { self.read(entry).to_string().into() }
     }
 
     /// The same inside of a list, whose own type says what its items are; custom objects say it again, as upstream.

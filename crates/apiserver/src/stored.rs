@@ -7,6 +7,8 @@ use serde_json::{Map, Value};
 /// Where the revision goes.
 const METADATA: &str = "metadata";
 const REVISION: &str = "resourceVersion";
+/// Text that may come from elsewhere.
+const MANAGERS: &str = "managedFields";
 
 /// The text around the revision.
 pub(crate) struct Stored {
@@ -15,9 +17,13 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
-    /// The text of `object`, whatever it says its revision to be.
-    pub(crate) fn of(mut object: Value) -> Self {
+    /// The text of `object`, whatever it says its revision to be; with `managers`, if they are not in the object.
+    pub(crate) fn of(mut object: Value, managers: Option<&str>) -> Self {
         object[METADATA][REVISION] = Value::String(String::new());
+        if managers.is_some() {
+            // Takes its place among the other fields.
+            object[METADATA][MANAGERS] = Value::Null;
+        }
         let mut stored = Self { text: Vec::with_capacity(4096), gap: 0 };
         let fields = object.as_object().expect("an object must be one: it has metadata");
         stored.map(fields, |stored, name, value| match value {
@@ -26,6 +32,8 @@ impl Stored {
                     stored.text.push(b'"');
                     stored.gap = stored.text.len();
                     stored.text.push(b'"');
+                } else if let Some(managers) = managers.filter(|_| name == MANAGERS) {
+                    stored.text.extend_from_slice(managers.as_bytes());
                 } else {
                     stored.value(value);
                 }
@@ -82,7 +90,10 @@ mod tests {
             for revision in [0, 42, u64::MAX] {
                 let mut expected = object.clone();
                 expected["metadata"]["resourceVersion"] = revision.to_string().into();
-                assert_eq!(Stored::of(object.clone()).at(revision), expected.to_string());
+                assert_eq!(Stored::of(object.clone(), None).at(revision), expected.to_string());
+                let managers = json!([{"manager": "m"}]);
+                expected["metadata"]["managedFields"] = managers.clone();
+                assert_eq!(Stored::of(object.clone(), Some(&managers.to_string())).at(revision), expected.to_string());
             }
         }
     }

@@ -8,6 +8,7 @@
 //! schema-driven code never asks which of the two it has in hand. What is particular to a built-in kind
 //! (its defaults, what may change on update, how it prints) is a strategy in [`kinds`].
 
+pub mod apart;
 pub mod apply;
 pub mod builtin;
 pub mod crd;

@@ -120,6 +120,11 @@ impl Admission {
         Self { plugins: all, webhooks: Webhooks::new(objects.clone()) }
     }
 
+    /// Whether there is anybody outside of this process who is shown objects.
+    pub(crate) fn asks_others(&self) -> bool {
+        !self.webhooks.is_empty()
+    }
+
     /// Mutating admission.
     pub(crate) async fn mutate(&self, request: &mut Request, warnings: &mut Vec<String>) -> Result<(), ApiError> {
         for plugin in &self.plugins {

@@ -198,7 +198,7 @@ pub(super) async fn delete_named(
 }
 
 async fn write(cx: &Context<'_>, entry: &Entry, next: Value, gone: bool) -> Result<Entry, WriteError> {
-    let change = if gone { Change::Delete(encode(cx, next)) } else { Change::Put(encode(cx, next)) };
+    let change = if gone { Change::Delete(encode(cx, next, None)) } else { Change::Put(encode(cx, next, None)) };
     let key = (*entry.key).clone();
     let written = cx.server.store().write(key, Expect::Revision(entry.revision), change).await?;
     cx.server.written(&cx.resource);

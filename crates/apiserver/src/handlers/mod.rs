@@ -5,6 +5,7 @@ mod delete;
 mod evict;
 mod filter;
 pub mod list;
+mod live;
 mod patch;
 mod proxy;
 mod review;

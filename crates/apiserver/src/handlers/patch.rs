@@ -1,7 +1,7 @@
 //! PATCH in its four kinds: JSON patch, merge patch, strategic merge patch, and server-side apply.
 
 use http::Response;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tether_machinery::field::{FieldError, Path};
 use tether_machinery::json::go_kind;
 use tether_machinery::status::{ApiError, Named};
@@ -46,7 +46,8 @@ pub async fn patch(cx: &Context<'_>) -> Result<Response<Body>, ApiError> {
     }
     let options = cx.options_of(Write::Patch)?;
     let patch = Patch::read(cx)?;
-    write::change(cx, &options, Tracking::Update, |current| patch.applied(cx, current, &options)).await?.respond(cx)
+    let tracking = if patch.leaves_managers(cx) { Tracking::Apart } else { Tracking::Update };
+    write::change(cx, &options, tracking, |current| patch.applied(cx, current, &options)).await?.respond(cx)
 }
 
 /// A patch that says what to change; a configuration to apply is none.
@@ -75,7 +76,7 @@ impl Patch {
 
     /// What the patch makes of `current`, which is what the path names: the object, or its Scale.
     pub(super) fn applied(&self, cx: &Context<'_>, current: &Value, options: &WriteOptions) -> Result<Value, ApiError> {
-        let mut wished = self.result(cx, current, self.keeps_managers(cx))?;
+        let mut wished = self.result(cx, current)?;
         let reading = if self.kind == Kind::Strategic { Reading::Merged } else { Reading::Text };
         let cleaned = keep_kind(cx, &mut wished, self.kind)?.and_then(|()| {
             decode::clean(cx, &mut wished, self.decoded.complaints.clone(), options.validation, reading)
@@ -84,7 +85,7 @@ impl Patch {
             // Upstream shows the patch where it works on values, and the result where it works on text.
             let shown = match self.kind {
                 Kind::Strategic => go::shown(&self.decoded.value),
-                _ => self.result(cx, current, false)?.to_string(),
+                _ => self.result(cx, current)?.to_string(),
             };
             return Err(invalid_patch(shown, why));
         }
@@ -92,21 +93,21 @@ impl Patch {
         Ok(wished)
     }
 
-    /// Whether the patch leaves it to the server who manages which fields. These notes are half of many an object: they need
-    /// not be copied and looked through in order to be taken from the present object afterwards.
-    fn keeps_managers(&self, cx: &Context<'_>) -> bool {
+    /// Whether the patch leaves it to the server who manages which fields, and does not look at that either.
+    fn leaves_managers(&self, cx: &Context<'_>) -> bool {
         const FIELD: &[u8] = b"managedFields";
-        self.kind == Kind::Merge && !cx.body.windows(FIELD.len()).any(|found| found == FIELD) && !has_escapes(&cx.body)
+        let names_them = cx.body.windows(FIELD.len()).any(|found| found == FIELD) || has_escapes(&cx.body);
+        !names_them && (self.kind != Kind::Json || !moves_metadata(&self.decoded.value))
     }
 
-    /// What the patch makes of `current`; `lean` leaves out the notes on managers.
-    fn result(&self, cx: &Context<'_>, current: &Value, lean: bool) -> Result<Value, ApiError> {
+    /// What the patch makes of `current`.
+    fn result(&self, cx: &Context<'_>, current: &Value) -> Result<Value, ApiError> {
         let patch = &self.decoded.value;
         Ok(match self.kind {
             Kind::Json => patch::json(current, patch)?,
             Kind::Strategic => patch::strategic(current, patch, &cx.resource.schema)?,
             Kind::Merge | Kind::Apply => {
-                let mut wished = if lean { without_managers(current) } else { current.clone() };
+                let mut wished = current.clone();
                 patch::merge(&mut wished, patch);
                 wished
             }
@@ -119,18 +120,11 @@ fn has_escapes(body: &[u8]) -> bool {
     body.contains(&b'\\')
 }
 
-/// A copy of an object but for `metadata.managedFields`.
-fn without_managers(object: &Value) -> Value {
-    let copy = |map: &Map<String, Value>, field: &dyn Fn(&str, &Value) -> Option<Value>| -> Value {
-        map.iter().filter_map(|(name, value)| Some((name.clone(), field(name, value)?))).collect()
-    };
-    let Value::Object(fields) = object else { return object.clone() };
-    copy(fields, &|name, value| match value {
-        Value::Object(metadata) if name == "metadata" => {
-            Some(copy(metadata, &|name, value| (name != "managedFields").then(|| value.clone())))
-        }
-        value => Some(value.clone()),
-    })
+/// Whether a JSON patch takes all of the metadata in its hands, or the whole object.
+fn moves_metadata(operations: &Value) -> bool {
+    let whole = |path: &Value| path.as_str().is_none_or(|path| matches!(path, "" | "/" | "/metadata"));
+    let moves = |operation: &Value| ["path", "from"].iter().any(|name| operation.get(name).is_some_and(whole));
+    operations.as_array().is_none_or(|operations| operations.iter().any(moves))
 }
 
 /// The patch itself; one that is applied to text has to be text of the right kind.
@@ -233,13 +227,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_lacks_who_manages_what_and_nothing_else() {
-        let object = json!({"kind": "K", "managedFields": 1, "spec": {"managedFields": [2]},
-            "metadata": {"name": "x", "labels": {"managedFields": "l"}, "managedFields": [{"manager": "m"}]}});
-        let mut expected = object.clone();
-        expected["metadata"].as_object_mut().expect("an object").remove("managedFields");
-        assert_eq!(without_managers(&object), expected);
-        assert_eq!(without_managers(&json!({"metadata": null})), json!({"metadata": null}));
-        assert_eq!(without_managers(&json!([1])), json!([1]));
+    fn metadata_is_moved_as_a_whole_or_not_at_all() {
+        let op = |path: &str| json!([{"op": "test", "path": "/spec/a"}, {"op": "replace", "path": path, "value": 1}]);
+        for path in ["/metadata/labels/a", "/spec", "/metadata/managers"] {
+            assert!(!moves_metadata(&op(path)), "{path}");
+        }
+        for odd in [
+            op(""),
+            op("/metadata"),
+            json!([{"op": "copy", "path": "/spec", "from": "/metadata"}]),
+            json!({}),
+            json!([{"path": 1}]),
+        ] {
+            assert!(moves_metadata(&odd), "{odd}");
+        }
     }
 }

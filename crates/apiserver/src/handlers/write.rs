@@ -3,14 +3,13 @@
 //! A change is computed from the object as it is, then written on the condition that it still is. Changes
 //! that do not name a `resourceVersion` are computed again when they lose that race.
 
-use std::sync::Arc;
-
 use http::{Response, StatusCode};
 use serde_json::Value;
 use tether_machinery::apply;
 use tether_machinery::field::{FieldError, Path};
 use tether_machinery::status::ApiError;
 
+use super::live::{Live, Managers};
 use super::{Context, decode, view};
 use crate::admission::Operation;
 use crate::object::{self, meta_str};
@@ -74,7 +73,7 @@ pub async fn update(cx: &Context<'_>) -> Result<Response<Body>, ApiError> {
         cx.may_create()?;
         return create_object(cx, object, &options, Tracking::Update).await?.respond(cx);
     }
-    change(cx, &options, Tracking::Update, |_| Ok(object.clone())).await?.respond(cx)
+    change(cx, &options, Tracking::Apart, |_| Ok(object.clone())).await?.respond(cx)
 }
 
 /// Who the changed fields belong to afterwards.
@@ -82,6 +81,8 @@ pub async fn update(cx: &Context<'_>) -> Result<Response<Body>, ApiError> {
 pub(super) enum Tracking {
     /// The writer takes what it changed.
     Update,
+    /// The same, by a change that takes no notice of who manages what.
+    Apart,
     /// Server-side apply has settled ownership already.
     Applied,
 }
@@ -121,7 +122,7 @@ async fn create_once(
     fill_new_metadata(cx, &mut object);
     cx.resource.complete(&mut object);
     // What admission and the server itself add belongs to nobody.
-    if tracking == Tracking::Update {
+    if tracking != Tracking::Applied {
         cx.track(options, None, &mut object);
     }
     cx.resource.admit(Operation::Create, &cx.info.subresource, &mut object);
@@ -145,7 +146,7 @@ async fn create_once(
         Outcome::Value(object)
     } else {
         let key = cx.key_of(&object);
-        let written = cx.server.store().write(key, Expect::Absent, Change::Put(encode(cx, object))).await;
+        let written = cx.server.store().write(key, Expect::Absent, Change::Put(encode(cx, object, None))).await;
         let entry = written.map_err(|e| match e {
             WriteError::Conflict { .. } => ApiError::already_exists(cx.resource.named(&name)),
             other => storage_error(&other),
@@ -172,9 +173,9 @@ fn fill_new_metadata(cx: &Context<'_>, object: &mut Value) {
     }
 }
 
-/// Bytes with the revision inside, put in when the store has assigned it.
-pub(super) fn encode(cx: &Context<'_>, object: Value) -> crate::store::Encode {
-    let stored = Stored::of(cx.resource.to_stored(object));
+/// Bytes with the revision inside, put in when the store has assigned it; `managers` are those that are not in the object.
+pub(super) fn encode(cx: &Context<'_>, object: Value, managers: Option<&str>) -> crate::store::Encode {
+    let stored = Stored::of(cx.resource.to_stored(object), managers);
     Box::new(move |revision| stored.at(revision))
 }
 
@@ -198,11 +199,9 @@ where
 {
     let mut tries = 0;
     loop {
-        let entry = cx.existing()?;
-        let current = Arc::new(cx.resource.read(&entry));
-        let wished = compute(&current)?;
-        let pinned = pinned_revision(cx, &wished, &current)?;
-        let changed = change_once(cx, options, tracking, &entry, &current, wished).await;
+        let (live, wished) = Live::changed(cx, options, tracking, &compute)?;
+        let pinned = pinned_revision(cx, &wished, &live.object)?;
+        let changed = change_once(cx, options, tracking, &live, wished).await;
         match changed {
             Err(Lost::Race) if !pinned && tries < MAX_CONFLICT_RETRIES => tries += 1,
             Err(Lost::Race) => return Err(modified(cx)),
@@ -277,17 +276,18 @@ async fn change_once(
     cx: &Context<'_>,
     options: &WriteOptions,
     tracking: Tracking,
-    entry: &Entry,
-    current: &Arc<Value>,
+    live: &Live,
     mut wished: Value,
 ) -> Result<Written, Lost> {
+    let current = &live.object;
     let name = &cx.info.name;
     let subresource = &cx.info.subresource;
     keep_system_metadata(&mut wished, current);
     cx.resource.complete(&mut wished);
-    if tracking == Tracking::Update {
-        cx.track(options, Some(current), &mut wished);
-    }
+    let managers = match tracking {
+        Tracking::Update | Tracking::Apart => live.track(cx, options, &mut wished),
+        Tracking::Applied => Managers::Within,
+    };
     cx.resource.admit(Operation::Update, subresource, &mut wished);
     let mut request = cx.admission(Operation::Update, wished, Some(current.clone()), options.dry_run);
     cx.mutate(&mut request).await?;
@@ -303,15 +303,16 @@ async fn change_once(
     }
     cx.validate(&request).await?;
     let wished = request.object;
-    if wished == **current || options.dry_run {
-        return Ok(Written { outcome: Outcome::Value(wished), created: false });
+    if live.is_still(&wished, &managers) {
+        return Ok(Written { outcome: Outcome::Value(live.managers.within(wished)), created: false });
     }
-    let expect = Expect::Revision(entry.revision);
-    let change = if cx.resource.deletion_is_complete(&wished) {
-        Change::Delete(encode(cx, wished))
-    } else {
-        Change::Put(encode(cx, wished))
-    };
+    if options.dry_run {
+        return Ok(Written { outcome: Outcome::Value(managers.within(wished)), created: false });
+    }
+    let expect = Expect::Revision(live.entry.revision);
+    let gone = cx.resource.deletion_is_complete(&wished);
+    let encoded = encode(cx, wished, managers.text());
+    let change = if gone { Change::Delete(encoded) } else { Change::Put(encoded) };
     match cx.server.store().write(cx.key(), expect, change).await {
         Ok(entry) => {
             cx.server.written(&cx.resource);

@@ -1,6 +1,7 @@
 //! `metadata.managedFields`: who manages which fields, since when, by which kind of write.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};
@@ -54,6 +55,11 @@ pub(super) struct ManagerId {
 }
 
 impl ManagerId {
+    /// The one that an entry names. Unlike with [`ManagerId::new`] one without a name keeps having none.
+    pub(super) fn of_entry(manager: &str, operation: Operation, version: &str, subresource: &str) -> Self {
+        Self { manager: manager.to_owned(), ..Self::new("", operation, version, subresource) }
+    }
+
     pub(super) fn new(manager: &str, operation: Operation, version: &str, subresource: &str) -> Self {
         let manager = if manager.is_empty() { "unknown" } else { manager };
         let version = if operation == Operation::Apply { "" } else { version };
@@ -79,15 +85,47 @@ impl ManagerId {
 }
 
 /// What a manager owns.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) struct Managed {
-    pub(super) set: FieldSet,
-    pub(super) version: String,
+    fields: Fields,
+    version: String,
     /// As written, RFC 3339.
-    pub(super) time: Option<String>,
+    time: Option<String>,
+}
+
+/// A set of fields, with its text if that is known.
+#[derive(Clone, Debug)]
+struct Fields {
+    set: Arc<FieldSet>,
+    text: Option<Arc<str>>,
 }
 
 impl Managed {
+    pub(super) fn new(set: FieldSet, version: &str, time: Option<String>) -> Self {
+        Self { fields: Fields { set: Arc::new(set), text: None }, version: version.to_owned(), time }
+    }
+
+    /// One whose fields were read before.
+    pub(super) fn known(set: Arc<FieldSet>, text: Arc<str>, version: &str, time: Option<String>) -> Self {
+        Self { fields: Fields { set, text: Some(text) }, version: version.to_owned(), time }
+    }
+
+    pub(super) fn set(&self) -> &FieldSet {
+        &self.fields.set
+    }
+
+    pub(super) fn time(&self) -> Option<&str> {
+        self.time.as_deref()
+    }
+
+    pub(super) fn own(&mut self, set: FieldSet) {
+        self.fields = Fields { set: Arc::new(set), text: None };
+    }
+
+    pub(super) fn written_at(&mut self, time: Option<String>) {
+        self.time = time;
+    }
+
     /// Entries are ordered by seconds; one without a time is the oldest.
     fn seconds(&self) -> i64 {
         self.time.as_deref().and_then(|time| time.parse::<Timestamp>().ok()).map_or(0, Timestamp::as_second)
@@ -95,7 +133,7 @@ impl Managed {
 }
 
 /// All managers of an object.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Managers(pub(super) BTreeMap<ManagerId, Managed>);
 
 impl Managers {
@@ -117,52 +155,55 @@ impl Managers {
                 "" => return Err(ManagersError::NoFieldsType(i)),
                 other => return Err(ManagersError::FieldsType(other.to_owned(), i)),
             }
-            // Not `new`: an entry without a name keeps having none.
-            let id = ManagerId {
-                manager: text("manager").to_owned(),
-                operation,
-                version: if operation == Operation::Apply { String::new() } else { version.to_owned() },
-                subresource: text("subresource").to_owned(),
-            };
-            let managed = Managed {
-                set: FieldSet::decode(&entry["fieldsV1"])?,
-                version: version.to_owned(),
-                time: entry["time"].as_str().map(str::to_owned),
-            };
-            managers.insert(id, managed);
+            let id = ManagerId::of_entry(text("manager"), operation, version, text("subresource"));
+            let set = FieldSet::decode(&entry["fieldsV1"])?;
+            managers.insert(id, Managed::new(set, version, entry["time"].as_str().map(str::to_owned)));
         }
         Ok(Self(managers))
     }
 
     /// Every field that anyone owns.
     pub(super) fn owned(&self) -> FieldSet {
-        self.0.values().fold(FieldSet::new(), |all, managed| all.union(&managed.set))
+        self.0.values().fold(FieldSet::new(), |all, managed| all.union(managed.set()))
     }
 
     /// The entries, sorted by operation, time and name; `None` if there are none.
     pub(super) fn encode(&self) -> Option<Value> {
-        if self.0.is_empty() {
+        let entries = self.sorted();
+        (!entries.is_empty()).then(|| entries.into_iter().map(|(id, managed)| encode_entry(id, managed)).collect())
+    }
+
+    /// The same as text.
+    pub(super) fn write(&self) -> Option<String> {
+        let mut text = String::new();
+        for (id, managed) in self.sorted() {
+            text.push(if text.is_empty() { '[' } else { ',' });
+            write_entry(&mut text, id, managed);
+        }
+        if text.is_empty() {
             return None;
         }
+        text.push(']');
+        Some(text)
+    }
+
+    fn sorted(&self) -> Vec<(&ManagerId, &Managed)> {
         let mut entries: Vec<(&ManagerId, &Managed)> = self.0.iter().collect();
         entries.sort_by_cached_key(|(id, managed)| {
             (id.operation, managed.seconds(), &id.manager, &managed.version, &id.subresource)
         });
-        Some(entries.into_iter().map(|(id, managed)| encode_entry(id, managed)).collect())
+        entries
     }
 
     /// Merges the oldest updates until there are few enough, one bucket for each version.
     pub(super) fn cap(&mut self) {
-        let mut updates: Vec<(i64, ManagerId)> = self
-            .0
-            .iter()
-            .filter(|(id, _)| id.operation == Operation::Update)
-            .map(|(id, managed)| (managed.seconds(), id.clone()))
-            .collect();
-        let mut count = updates.len();
+        let of_updates = || self.0.iter().filter(|(id, _)| id.operation == Operation::Update);
+        let mut count = of_updates().count();
         if count <= MAX_UPDATE_MANAGERS {
             return;
         }
+        let mut updates: Vec<(i64, ManagerId)> =
+            of_updates().map(|(id, managed)| (managed.seconds(), id.clone())).collect();
         updates.sort();
         let mut first_of_version: BTreeMap<String, ManagerId> = BTreeMap::new();
         for (_, id) in updates {
@@ -185,8 +226,8 @@ impl Managers {
             if let Some(merged) = self.0.remove(&id)
                 && let Some(ancient) = self.0.get_mut(&bucket)
             {
-                ancient.set = ancient.set.union(&merged.set);
-                ancient.time = merged.time;
+                ancient.own(ancient.set().union(merged.set()));
+                ancient.written_at(merged.time);
             }
             count -= 1;
         }
@@ -206,8 +247,32 @@ fn encode_entry(id: &ManagerId, managed: &Managed) -> Value {
     put("fieldsType", "FieldsV1");
     put("subresource", &id.subresource);
     put("time", managed.time.as_deref().unwrap_or_default());
-    entry.insert("fieldsV1".to_owned(), managed.set.encode());
+    entry.insert("fieldsV1".to_owned(), managed.set().encode());
     Value::Object(entry)
+}
+
+/// The text of [`encode_entry`], with names in the same order.
+fn write_entry(text: &mut String, id: &ManagerId, managed: &Managed) {
+    let put = |text: &mut String, name: &str, value: &str| {
+        if !value.is_empty() {
+            text.extend([",\"", name, "\":", &Value::from(value).to_string()]);
+        }
+    };
+    let start = text.len();
+    put(text, "apiVersion", &managed.version);
+    put(text, "fieldsType", "FieldsV1");
+    text.push_str(",\"fieldsV1\":");
+    match &managed.fields.text {
+        Some(fields) => text.push_str(fields),
+        None => text.push_str(&managed.set().encode().to_string()),
+    }
+    put(text, "manager", &id.manager);
+    put(text, "operation", id.operation.name());
+    put(text, "subresource", &id.subresource);
+    put(text, "time", managed.time.as_deref().unwrap_or_default());
+    text.push('}');
+    // Instead of the first comma.
+    text.replace_range(start..=start, "{");
 }
 
 /// Whether a client asks to start over: an empty list, or one empty entry.

@@ -23,6 +23,7 @@ mod managers;
 mod merge;
 mod remove;
 mod set;
+mod text;
 mod times;
 mod types;
 mod validate;
@@ -41,7 +42,8 @@ use self::types::{Ty, TypeError};
 pub use self::element::PathElement;
 pub use self::managers::{ANCIENT_CHANGES, MAX_UPDATE_MANAGERS};
 pub use self::set::{DecodeError, FieldPath, FieldSet};
-pub use self::times::keep_times;
+pub use self::text::{Retracked, retrack};
+pub use self::times::{keep_times, same_but_times};
 
 use crate::patch::plain_error;
 use crate::schema::Schema;
@@ -191,26 +193,34 @@ fn updated(
 ) -> Result<Managers, TypeError> {
     reconcile(&mut managers, write.ty());
     let changes = compare(old, new, write.ty())?.without(write.reset);
+    let touched = changes.modified.union(&changes.added);
+    let own = touched.difference(&UNOWNED);
+    let id = ManagerId::new(manager, Operation::Update, write.api_version, write.subresource);
+    // Most writers change what they changed before.
+    let again = managers.0.get(&id).is_some_and(|before| {
+        !own.is_empty() && own == touched && own.is_subset(before.set()) && !before.set().meets(&changes.removed)
+    });
+    let before = if again { managers.0.remove(&id) } else { None };
     for managed in managers.0.values_mut() {
-        lose(&mut managed.set, &changes);
+        lose(managed, &changes);
     }
-    managers.0.retain(|_, managed| !managed.set.is_empty());
-    let own = changes.modified.union(&changes.added).difference(&UNOWNED);
-    if !own.is_empty() {
-        let id = ManagerId::new(manager, Operation::Update, write.api_version, write.subresource);
-        let set = managers.0.get(&id).map_or_else(|| own.clone(), |before| own.union(&before.set));
-        let managed = Managed { set, version: write.api_version.to_owned(), time: write.time() };
-        managers.0.insert(id, managed);
+    managers.0.retain(|_, managed| !managed.set().is_empty());
+    if let Some(mut same) = before {
+        same.written_at(write.time());
+        managers.0.insert(id, same);
+    } else if !own.is_empty() {
+        let set = managers.0.get(&id).map_or_else(|| own.clone(), |before| own.union(before.set()));
+        managers.0.insert(id, Managed::new(set, write.api_version, write.time()));
     }
     managers.cap();
     Ok(managers)
 }
 
 /// Takes from a manager what these changes made somebody else's. Most managers lose nothing by most changes.
-fn lose(set: &mut FieldSet, changes: &Comparison) {
+fn lose(managed: &mut Managed, changes: &Comparison) {
     for changed in [&changes.modified, &changes.added, &changes.removed] {
-        if set.meets(changed) {
-            *set = set.difference(changed);
+        if managed.set().meets(changed) {
+            managed.own(managed.set().difference(changed));
         }
     }
 }
@@ -218,8 +228,8 @@ fn lose(set: &mut FieldSet, changes: &Comparison) {
 /// Adapts the sets to a schema that has become more atomic since they were written.
 fn reconcile(managers: &mut Managers, ty: Ty<'_>) {
     for managed in managers.0.values_mut() {
-        if let Some(set) = reconciled(&managed.set, ty) {
-            managed.set = set;
+        if let Some(set) = reconciled(managed.set(), ty) {
+            managed.own(set);
         }
     }
 }
@@ -330,19 +340,22 @@ fn merged(
     let merged = merge::merge(live, config, ty).map_err(ApplyError::Merge)?;
     let own = ManagerId::new(write.manager, Operation::Apply, write.api_version, write.subresource);
     let set = fields_of(config, ty).map_err(ApplyError::FieldSet)?.difference_below(write.reset);
-    let (last, time) = managers.0.remove(&own).map_or((FieldSet::new(), None), |before| (before.set, before.time));
-    managers.0.insert(own.clone(), Managed { set, version: write.api_version.to_owned(), time });
+    let (last, time) = managers
+        .0
+        .remove(&own)
+        .map_or((FieldSet::new(), None), |before| (before.set().clone(), before.time().map(str::to_owned)));
+    managers.0.insert(own.clone(), Managed::new(set, write.api_version, time));
     let pruned = prune(&merged, &managers, &own, &last, ty).map_err(ApplyError::Prune)?;
 
     let new = pruned.as_ref().unwrap_or(&merged);
     let changes = compare(live, new, ty).map_err(ApplyError::Compare)?.without(write.reset);
     let mut conflicts = Conflicts::default();
     for (id, managed) in managers.0.iter_mut().filter(|(id, _)| **id != own) {
-        let taken = managed.set.intersection(&changes.modified.union(&changes.added));
+        let taken = managed.set().intersection(&changes.modified.union(&changes.added));
         if !taken.is_empty() {
             conflicts.add(id, &taken);
         }
-        lose(&mut managed.set, &changes);
+        lose(managed, &changes);
     }
     if !force && !conflicts.is_empty() {
         return Err(ApplyError::Conflicts(conflicts));
@@ -356,13 +369,13 @@ fn merged(
     };
     let changed = !element::same(live, &object);
     if let Some(managed) = managers.0.get_mut(&own) {
-        managed.set = managed.set.difference(&UNOWNED);
+        managed.own(managed.set().difference(&UNOWNED));
         // An apply that changes nothing leaves the time as it is, so that it can be no write at all.
         if changed {
-            managed.time = write.time();
+            managed.written_at(write.time());
         }
     }
-    managers.0.retain(|_, managed| !managed.set.is_empty());
+    managers.0.retain(|_, managed| !managed.set().is_empty());
     Ok((if changed { object } else { live.clone() }, managers))
 }
 
@@ -376,7 +389,7 @@ fn prune(
     ty: Ty<'_>,
 ) -> Result<Option<Value>, TypeError> {
     // Everything that was applied is applied again: there is nothing to look for.
-    if managers.0.get(own).is_some_and(|managed| last.is_subset(&managed.set)) {
+    if managers.0.get(own).is_some_and(|managed| last.is_subset(managed.set())) {
         return Ok(None);
     }
     let named = |set: &FieldSet| with_named(set, Some(ty));

@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use super::element::{ElementError, PathElement};
 
 /// How deep a field set may nest; deeper than any object that can be stored.
-const MAX_DEPTH: usize = 128;
+pub(super) const MAX_DEPTH: usize = 128;
 
 /// Fields of one object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -237,6 +237,11 @@ impl FieldSet {
             };
             nodes.push(Node { element, member: is_member, below: set });
         }
+        Ok(Self::decoded(nodes, member))
+    }
+
+    /// A level that was read: the set, and whether the node above is a member.
+    pub(super) fn decoded(mut nodes: Vec<Node>, member: bool) -> (Self, bool) {
         let member = member || nodes.is_empty();
         // JSON is sorted by text, a set by element: keys with numbers come in another order.
         if !nodes.is_sorted_by(|a, b| a.element < b.element) {
@@ -250,7 +255,7 @@ impl FieldSet {
                 same
             });
         }
-        Ok((Self { nodes }, member))
+        (Self { nodes }, member)
     }
 
     /// Writes a `FieldsV1`.

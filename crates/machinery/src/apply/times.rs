@@ -21,7 +21,8 @@ pub fn keep_times(new: &mut Value, old: &Value) {
     }
 }
 
-fn same_but_times(new: &Value, old: &Value) -> bool {
+/// Whether two `managedFields` differ in times at most.
+pub fn same_but_times(new: &Value, old: &Value) -> bool {
     match (new.as_array(), old.as_array()) {
         (Some(new), Some(old)) if new.len() == old.len() => {
             new.iter().zip(old).all(|(new, old)| same_fields_but(new, old, "time"))

@@ -62,7 +62,7 @@ pub(crate) fn build(props: Props<'_>, path: &Path, depth: usize) -> Result<Schem
     schema.additional = match props.additional() {
         Additional::Absent => None,
         Additional::Schema(values) => Some(child(values, "additionalProperties")?),
-        Additional::Allowed | Additional::Forbidden => Some(Arc::new(Schema::anything())),
+        Additional::Allowed | Additional::Forbidden => Some(Arc::new(Schema { plain: true, ..Schema::anything() })),
     };
     schema.forbid_additional = matches!(props.additional(), Additional::Forbidden);
     schema.items = match props.items() {
@@ -70,6 +70,10 @@ pub(crate) fn build(props: Props<'_>, path: &Path, depth: usize) -> Result<Schem
         Items::Absent | Items::Tuple => None,
     };
     let below = schema.properties.values().chain(&schema.additional).chain(&schema.items);
+    schema.plain = schema.list == ListType::Atomic
+        && !schema.embedded_resource
+        && schema.definition.is_none()
+        && below.clone().all(|node| node.plain);
     schema.has_rules = !schema.rules.is_empty() || below.into_iter().any(|node| node.has_rules);
     if schema.embedded_resource {
         embed_object_fields(&mut schema);
@@ -142,6 +146,7 @@ fn rule(props: Props<'_>) -> Rule {
 /// Gives the root of an object the fields that every object has. What the schema says about
 /// `metadata.name` and `metadata.generateName` (and, in an embedded resource, about more) stays in force.
 pub(crate) fn embed_object_fields(schema: &mut Schema) {
+    schema.plain = false;
     for name in ["apiVersion", "kind"] {
         let known = schema.properties.get(name).is_some_and(|field| field.ty == Type::String);
         if !known {

@@ -40,6 +40,9 @@ impl At<'_> {
 }
 
 fn walk(value: &Value, schema: &Schema, at: At<'_>, errors: &mut Vec<FieldError>) {
+    if schema.plain {
+        return;
+    }
     let schema = schema.resolve();
     match value {
         Value::Object(map) => {
@@ -118,6 +121,9 @@ pub(crate) fn embedded_resources(
 }
 
 fn embedded(value: &Value, schema: &Schema, whole: bool, at: At<'_>, errors: &mut Vec<FieldError>) {
+    if schema.plain && !whole {
+        return;
+    }
     let schema = schema.resolve();
     match value {
         Value::Object(map) => {
@@ -206,6 +212,8 @@ mod tests {
             "free": {"type": "array", "items": {"type": "string"}},
         }}))
         .unwrap();
+        let plain = |name: &str| schema.properties[name].plain;
+        assert_eq!((plain("tags"), plain("ports"), plain("free"), schema.plain), (false, false, true, false));
         let value = json!({
             "tags": ["a", "b", "a", "a"],
             "ports": [{"port": 1, "protocol": "TCP"}, {"port": 1, "protocol": "UDP"},

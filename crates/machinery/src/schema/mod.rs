@@ -138,6 +138,8 @@ pub struct Schema {
     pub rules: Vec<Rule>,
     /// This node or one below it has rules.
     pub has_rules: bool,
+    /// Neither this node nor one below it is a list in which nothing may occur twice, or an embedded resource. False says nothing.
+    pub plain: bool,
     pub all_of: Vec<Arc<Schema>>,
     pub any_of: Vec<Arc<Schema>>,
     pub one_of: Vec<Arc<Schema>>,

@@ -56,6 +56,10 @@ impl Webhooks {
         }
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.mutating.current().is_empty() && self.validating.current().is_empty()
+    }
+
     /// Lets mutating webhooks change the object. Defaults and validation of the kind have to run again afterwards.
     pub async fn mutate(&self, request: &mut Request, warnings: &mut Vec<String>) -> Result<(), ApiError> {
         let hooks = self.mutating.current();

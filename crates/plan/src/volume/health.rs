@@ -107,8 +107,9 @@ pub(super) fn healthy(replica: &mut Item<'_, Replica>, now: jiff::Timestamp) {
 /// Whether the volume has yet to be used for the first time: no engine ever served it, and nothing happened to any of its
 /// replicas. All of them hold every write, since there is none.
 pub(super) fn begins(draft: &Draft<'_>) -> bool {
-    let is_fresh =
-        |replica: &Replica| replica.spec.last_healthy_at.is_empty() && replica.spec.last_failed_at.is_empty();
+    let is_fresh = |Replica { spec, .. }: &Replica| {
+        [&spec.healthy_at, &spec.last_healthy_at, &spec.last_failed_at].into_iter().all(String::is_empty)
+    };
     draft.record().is_none() && draft.replicas.iter().all(|replica| is_fresh(replica))
 }
 

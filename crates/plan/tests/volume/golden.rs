@@ -148,6 +148,8 @@ fn replicas_of_a_volume_that_begins_are_good_from_the_start() {
         w.replica("r1").spec.healthy_at = ago(50);
     }));
     assert_eq!(notes(&adopted), [(ago(50), ago(50)), none.clone()], "one of them may be newer");
+    let of_old = once(fixture(State::Detached).wanted_on("node1").set(|w| w.replica("r1").spec.healthy_at = ago(50)));
+    assert_eq!(notes(&of_old)[1], none, "versions of Longhorn that knew no lastHealthyAt");
     let failed =
         once(fixture(State::Detached).wanted_on("node1").set(|w| w.replica("r1").spec.last_failed_at = ago(9)));
     assert_eq!(notes(&failed), [none.clone(), none]);

@@ -56,8 +56,12 @@ fn comparable(mut value: Value) -> Value {
         for field in ["uid", "creationTimestamp", "resourceVersion"] {
             metadata.remove(field);
         }
-        for entry in metadata.get_mut("managedFields").and_then(Value::as_array_mut).into_iter().flatten() {
-            entry.as_object_mut().expect("an entry").remove("time").expect("the time of an entry");
+        if let Some(entries) = metadata.get_mut("managedFields").and_then(Value::as_array_mut) {
+            for entry in &mut *entries {
+                entry.as_object_mut().expect("an entry").remove("time").expect("the time of an entry");
+            }
+            // They are in the order of their times, which are whole seconds: that of two servers differs.
+            entries.sort_by_key(ToString::to_string);
         }
     }
     value

@@ -5,8 +5,7 @@
 //! latency. So a loop whose last waits were short looks again for a while, yielding the processor to whoever wants it. How
 //! long is learned as hypervisors learn how long to poll before they halt: it grows while waits end soon after it, and is
 //! given up after one that was long. An idle volume uses no processor time. Nor is there anything to be looked for where
-//! many requests are under way, or large ones: something comes all the time, and the more comes at once the less each of them
-//! costs.
+//! many requests are under way: something comes all the time, and the more comes at once the less each of them costs.
 //!
 //! Where processors are busy, looking is the wrong thing: whoever yields goes behind everybody else that computes, while
 //! whoever sleeps is woken at once. A yield that took long says so; then the loop rests from looking for a time that is
@@ -31,10 +30,6 @@ const LONGEST_REST_US: u64 = 10_000_000;
 
 /// A loop that works on more requests than this does not look.
 const FEW_REQUESTS: usize = 4;
-/// A large request counts as so many of this size. Beside a mebibyte a hand-over costs nothing, and whoever yields to a loop
-/// that sends three of them waits as long as for somebody who computes: a loop that rests for that would sleep between small
-/// requests for seconds after the large ones.
-const REQUEST_BYTES: usize = 32 * 1024;
 /// How much of the most requests that it worked on lately a loop forgets with each wait, as a fraction.
 const FORGOTTEN: usize = 16;
 
@@ -50,10 +45,9 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// The loop works on so many requests while it waits; the most bytes that one operation moved since it waited the last time.
-    pub fn works_on(&mut self, requests: usize, largest: usize) {
-        let many = requests.max(largest / REQUEST_BYTES);
-        self.depth = (self.depth - self.depth / FORGOTTEN).max(many * FORGOTTEN);
+    /// The loop works on so many requests while it waits.
+    pub fn works_on(&mut self, requests: usize) {
+        self.depth = (self.depth - self.depth / FORGOTTEN).max(requests * FORGOTTEN);
     }
 
     /// How long to look before sleeping; zero: not at all.
@@ -154,32 +148,18 @@ mod tests {
     fn a_loop_with_many_requests_in_hand_does_not_look() {
         let mut patience = Patience::default();
         assert!(after(&mut patience, 20, 10) > 0);
-        patience.works_on(32, 0);
+        patience.works_on(32);
         assert_eq!(patience.look(START), Duration::ZERO);
         let turns = (0..1000).take_while(|_| {
-            patience.works_on(1, 4096);
+            patience.works_on(1);
             patience.look(START).is_zero()
         });
         assert!((10..100).contains(&turns.count()), "and looks again soon after they were done");
         // Batches: none in hand for a moment is not few.
         for in_hand in [8, 0].into_iter().cycle().take(100) {
-            patience.works_on(in_hand, 0);
+            patience.works_on(in_hand);
             assert_eq!(patience.look(START), Duration::ZERO);
         }
-    }
-
-    #[test]
-    fn a_loop_that_moves_large_requests_does_not_look() {
-        let mut patience = Patience::default();
-        assert!(after(&mut patience, 20, 10) > 0);
-        patience.works_on(1, 128 << 10);
-        assert!(!patience.look(START).is_zero(), "one of 128 KiB");
-        patience.works_on(2, 1 << 20);
-        assert_eq!(patience.look(START), Duration::ZERO);
-        for _ in 0..100 {
-            patience.works_on(1, 4096);
-        }
-        assert!(!patience.look(START).is_zero(), "and looks again soon after they were done");
     }
 
     #[test]

@@ -105,8 +105,6 @@ pub(super) struct Queue {
     /// What goes behind everything else of this turn.
     last: Vec<squeue::Entry>,
     in_flight: usize,
-    /// The most bytes that one operation moved since the last wait.
-    largest: usize,
     patience: Patience,
 }
 
@@ -117,14 +115,7 @@ impl Queue {
             let source = io::Error::new(io::ErrorKind::Unsupported, "EXT_ARG or NODROP is missing");
             return Err(RingError::Unsupported { source });
         }
-        Ok(Self {
-            ring,
-            waiting: VecDeque::new(),
-            last: Vec::new(),
-            in_flight: 0,
-            largest: 0,
-            patience: Patience::default(),
-        })
+        Ok(Self { ring, waiting: VecDeque::new(), last: Vec::new(), in_flight: 0, patience: Patience::default() })
     }
 
     /// The cheapest mode first: completions run on this thread only and only when it waits. Kernels before
@@ -178,7 +169,7 @@ impl Queue {
     /// Submits everything queued and waits for at least one completion, or until `timeout`. `in_hand`: how many requests
     /// the machine works on.
     pub fn enter(&mut self, timeout: Option<Duration>, in_hand: usize) -> Result<(), RingError> {
-        self.patience.works_on(in_hand, std::mem::take(&mut self.largest));
+        self.patience.works_on(in_hand);
         self.waiting.extend(self.last.drain(..));
         self.fill();
         while !self.waiting.is_empty() {
@@ -256,12 +247,8 @@ impl Queue {
 
     pub fn completions(&mut self, into: &mut Vec<Completion>) {
         for entry in self.ring.completion() {
-            let tag = Tag::unpack(entry.user_data());
-            if matches!(tag, Tag::Receive(_) | Tag::Send(_) | Tag::File(_)) {
-                self.largest = self.largest.max(usize::try_from(entry.result()).unwrap_or(0));
-            }
             let more_to_read = io_uring::cqueue::sock_nonempty(entry.flags());
-            into.push(Completion { tag, result: entry.result(), more_to_read });
+            into.push(Completion { tag: Tag::unpack(entry.user_data()), result: entry.result(), more_to_read });
         }
         self.in_flight -= into.len();
     }
